@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hpo_pilot.cli.options import JsonOption, StoreOption, WorkDirOption, argument
 from hpo_pilot.cli.output import advised, dump
 from hpo_pilot.errors import InputError
-
-if TYPE_CHECKING:
-    from hpo_pilot.steering.workdir import WorkDir
+from hpo_pilot.steering.workdir import WorkDir
 
 
 def add_db_commands(app: typer.Typer) -> None:
@@ -24,8 +22,6 @@ def add_db_commands(app: typer.Typer) -> None:
 
 
 def _place(workdir: Path | None, store: str | None) -> tuple[WorkDir, str]:
-    from hpo_pilot.steering.workdir import WorkDir
-
     folder = WorkDir.at(workdir)
     url = folder.store_url(store)
     if url == f"sqlite:///{folder.store_file}" and not folder.store_file.exists():
@@ -92,7 +88,6 @@ def restore(
 ) -> None:
     """Make a work folder of a backup. The next `serve` or `run` continues its searches."""
     from hpo_pilot.steering import backup as backups
-    from hpo_pilot.steering.workdir import WorkDir
 
     folder = WorkDir.at(workdir)
     former = backups.restore(folder, folder.store_url(store), file, replace=replace)

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import InputError
+from hpo_pilot.files import write_whole
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.report.documents import OVER_SEARCHES, SearchDocument, StatusDocument, is_unsteered
 from hpo_pilot.report.formatting import cost_text, count, time_left
@@ -245,8 +246,6 @@ def write_text(path: Path, text: str | Iterable[str]) -> None:
     Raises:
         InputError: it cannot be written there.
     """
-    from hpo_pilot.files import write_whole
-
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             with path.open("w", encoding="utf-8") as stream:

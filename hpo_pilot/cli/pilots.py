@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -28,6 +29,7 @@ from hpo_pilot.cli.options import (
 )
 from hpo_pilot.cli.output import Column, add_row, advised, console, dump, print_columns
 from hpo_pilot.errors import InputError
+from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,15 +93,12 @@ class _Allocations:
 
     def access(self) -> PilotAccess:
         """Returns the PanDA server that the options name, by default the embedded one of the work folder."""
-        from urllib.parse import urlsplit
-
         from hpo_pilot.hpc.keeper import PilotAccess
         from hpo_pilot.panda.server import address, environment_vo
         from hpo_pilot.pilot.settings import PilotSettings
         from hpo_pilot.server.tokens import Role
         from hpo_pilot.steering.embedded import running_server
         from hpo_pilot.steering.server_processes import AUTHORITIES
-        from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir
         from hpo_pilot.trust import is_loopback
 
         folder = WorkDir.at(self.workdir)
@@ -132,7 +131,6 @@ class _Allocations:
     def _root(self) -> Path:
         """Returns the folder that login and compute nodes share."""
         from hpo_pilot.hpc.site_files import find_site
-        from hpo_pilot.steering.workdir import WorkDir
 
         if self.folder is not None:
             return self.folder.absolute()
@@ -322,7 +320,6 @@ def keep(
 
 def _allocations(workdir: Path | None) -> AllocationFile:
     from hpo_pilot.hpc.allocations import AllocationFile
-    from hpo_pilot.steering.workdir import WorkDir
 
     return AllocationFile(WorkDir.at(workdir).root)
 

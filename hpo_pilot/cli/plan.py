@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from hpo_pilot.cli.output import console, dump
 from hpo_pilot.cli.pilots import site_named
 from hpo_pilot.errors import InputError, SearchFileError
 from hpo_pilot.report.formatting import cost_text, count
+from hpo_pilot.report.trial_documents import cost_document
 
 if TYPE_CHECKING:
     from hpo_pilot.hpc.plan import Plan, Workload
@@ -229,9 +231,6 @@ def _of_all(limit: float | None, work: Workload) -> float | None:
 def _document(
     search: Search, profile: SiteProfile, made: Plan, minutes_per_trial: float | None, advice: Advice | None
 ) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from hpo_pilot.report.trial_documents import cost_document
     from hpo_pilot.search.trials import seconds_allowed
 
     layout, allocation = made.layout, made.allocation
@@ -278,8 +277,6 @@ def _document(
 
 def _cost(search: Search, profile: SiteProfile, made: Plan) -> Cost:
     """Returns the cost of all jobs; the energy is that of whole nodes, which nobody else can use."""
-    from dataclasses import replace
-
     from hpo_pilot.hpc.site_files import site_price
     from hpo_pilot.search.trials import Spent
 

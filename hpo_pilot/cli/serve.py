@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 from urllib.parse import urlsplit
 
 import typer
+from rich.console import Console
 
 from hpo_pilot.advice import command
 from hpo_pilot.cli.options import (
@@ -38,9 +39,11 @@ from hpo_pilot.cli.options import (
 )
 from hpo_pilot.cli.output import advised, dump
 from hpo_pilot.errors import InputError
+from hpo_pilot.files import write_whole
 from hpo_pilot.jobs.results import from_epoch
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.report.formatting import when
+from hpo_pilot.steering.workdir import WorkDir
 
 if TYPE_CHECKING:
     from hpo_pilot.steering.server_processes import ApiProcess, NetworkOptions
@@ -134,7 +137,6 @@ def serve(
     from hpo_pilot.operations.quotas import quotas_of
     from hpo_pilot.steering.embedded import EmbeddedPanda
     from hpo_pilot.steering.service import serve as run_service
-    from hpo_pilot.steering.workdir import WorkDir
 
     quotas_of(WorkDir.make(workdir), "")  # a wrong file is told now, and not to the first user
 
@@ -259,7 +261,6 @@ def _of_service(url: str, token_file: Path | None, ca: Path | None) -> None:
 
 def _print_link(workdir: Path | None, token_file: Path | None, ca: Path | None) -> None:
     from hpo_pilot.steering.server_processes import AUTHORITIES, address_of_pages, one_time_link
-    from hpo_pilot.steering.workdir import WorkDir
 
     folder = WorkDir.at(workdir)
     url, token = address_of_pages(workdir), token_of(token_file) or folder.tokens / "user.token"
@@ -308,7 +309,6 @@ def create_token(
 ) -> None:
     """Create a token and write it to a file; it is stored nowhere else."""
     from hpo_pilot.server.tokens import Authority, Role, write_private
-    from hpo_pilot.steering.workdir import WorkDir
 
     folder = WorkDir.make(workdir).tokens
     token, made = Authority(folder).issue(name, Role(role.value), days, vo)
@@ -332,7 +332,6 @@ def login_token(
     ca: CaOption = None,
 ) -> None:
     """Get a token of a service's issuer: sign in with a browser on any device, by the code that is printed."""
-    from hpo_pilot.files import write_whole
     from hpo_pilot.operations.sign_in import device_token
 
     named = service_of(None, None, service)
@@ -375,8 +374,6 @@ def _token_folder(workdir: Path | None) -> Path:
     Raises:
         InputError: the folder does not exist.
     """
-    from hpo_pilot.steering.workdir import WorkDir
-
     folder = WorkDir.at(workdir).tokens
     if not folder.is_dir():
         raise InputError(f"there are no tokens in {folder}: make one first (token create), or name another --workdir")
@@ -385,7 +382,6 @@ def _token_folder(workdir: Path | None) -> Path:
 
 def manual(page: Annotated[str | None, argument(help="The page; without it, list the pages.")] = None) -> None:
     """Read the manual: quick start, how-tos, reference. The monitor shows it at /help."""
-    from rich.console import Console
     from rich.markdown import Markdown
 
     from hpo_pilot.manual import PAGES, page_named

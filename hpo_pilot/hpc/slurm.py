@@ -7,7 +7,7 @@ import logging
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import ClassVar
 
 from typing_extensions import override
@@ -55,7 +55,7 @@ class SlurmAllocation(BatchAllocation):
     def nodes(self) -> list[AllocatedNode]:
         """See BatchAllocation."""
         listed = self.environment.get("SLURM_JOB_NODELIST") or self.environment.get("SLURM_NODELIST", "")
-        names = self.ask(["scontrol", "show", "hostnames", listed]).split() if listed else []
+        names = self._expanded(listed) if listed else []
         cpus = _repeated(self.environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
         return [AllocatedNode(name, cpus[place] if len(cpus) == len(names) else 0) for place, name in enumerate(names)]
 
@@ -84,8 +84,8 @@ class SlurmAllocation(BatchAllocation):
         except ValueError:  # NONE: the job has no limit
             return Remainder(lost)
 
-    def _expanded(self, listed: str) -> set[str]:
-        return set(self.ask(["scontrol", "show", "hostnames", listed]).split())
+    def _expanded(self, listed: str) -> list[str]:
+        return self.ask(["scontrol", "show", "hostnames", listed]).split()
 
     def gpus_per_node(self) -> int:
         """See BatchAllocation."""
@@ -155,7 +155,7 @@ class Slurm(BatchSystem):
         said = run_command(
             ["squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={_SQUEUE_FIELDS}"]
         )
-        return _read(said.splitlines())
+        return _read(said)
 
     @override
     def earlier(self, ids: Collection[str]) -> dict[str, BatchJob]:
@@ -165,12 +165,12 @@ class Slurm(BatchSystem):
         except (CommandFailedError, InputError) as error:
             log.info("Slurm has no accounting here: %s", error)
             return {}
-        return _read(said.splitlines())
+        return _read(said)
 
 
-def _read(lines: Iterable[str]) -> dict[str, BatchJob]:
+def _read(said: str) -> dict[str, BatchJob]:
     found = {}
-    for line in lines:
+    for line in said.splitlines():
         number, state, reason, *queue, name = line.split("|", 5) if line.count("|") >= _BARS else ("", "", "", "")
         if not state.strip():
             log.warning("skipped a line of squeue or sacct that describes no job: %.200s", line)

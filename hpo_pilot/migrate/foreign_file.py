@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -100,10 +101,8 @@ class ForeignFile:
             return value  # type: ignore[no-any-return]  # is_number has checked it
         hint = ""
         if isinstance(value, str):
-            try:
+            with suppress(ValueError):
                 hint = "remove the quotes" if math.isfinite(float(value)) else ""
-            except ValueError:
-                hint = ""
         self.wrong(path, f"must be a number, not {show(value)}", hint)
         return None
 

@@ -90,8 +90,8 @@ def import_hpogrid(file: ForeignFile, options: ImportOptions) -> Draft:
         put_name(draft, file, ("project_name",), name, "project")
     for key in _TOP:
         if key not in project:
-            hint = _meant(key, project)
-            file.wrong((key,), "is missing", hint, at_key=True)
+            near = closest(key, [other for other in project if other not in _TOP])
+            file.wrong((key,), "is missing", f"is it {near}?" if near else "", at_key=True)
     sections = {key: _section(file, key, project[key]) for key in _KEYS if key in project}
     _put_search(draft, file, sections.get("hpo_config", {}))
     _put_grid(draft, file, sections.get("grid_config", {}))
@@ -106,11 +106,6 @@ def import_hpogrid(file: ForeignFile, options: ImportOptions) -> Draft:
         if space.dimensions and sections.get("hpo_config", {}).get("metric", "loss") in space.dimensions:
             file.warn(("hpo_config", "metric"), "a parameter has the same name as the metric")
     return draft
-
-
-def _meant(key: str, project: dict[str, Any]) -> str:
-    near = closest(key, [other for other in project if other not in _TOP])
-    return f"is it {near}?" if near else ""
 
 
 def _decoded(file: ForeignFile, path: FieldPath, value: Any) -> Any:

@@ -46,6 +46,7 @@ from hpo_pilot.report.trial_documents import (
     all_intermediate,
     trial_documents,
 )
+from hpo_pilot.steering.workdir import WorkDir
 
 if TYPE_CHECKING:
     from hpo_pilot.operations.remote import RemoteService
@@ -182,7 +183,6 @@ class SearchClient:
             return cast(SearchDocument, self.at.register(file, go_on=False))
         from hpo_pilot.steering.embedded import chosen_server
         from hpo_pilot.steering.registration import pack_searches
-        from hpo_pilot.steering.workdir import WorkDir
 
         target = None if server is None else chosen_server(server)
         return self.at.register(pack_searches(file, WorkDir.make(self.at.workdir)), go_on=False, server=target)

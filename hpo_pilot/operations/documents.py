@@ -82,7 +82,7 @@ def search_documents(
     return found
 
 
-def search_status(store: Store, record: SearchRecord, workdir: Path | None = None) -> StatusDocument:
+def search_status(store: Store, record: SearchRecord, workdir: Path) -> StatusDocument:
     """Returns all that is known of a search, except its trials; `workdir`: the one whose server may have its jobs."""
     progress, price, holder = progress_of(store.engine, record.id), _price(record), lease_holder(store.engine)
     trials = {} if progress.front else best_trials(store.engine, {record.id: progress.best_for_people or 0})

@@ -346,7 +346,7 @@ def _checked_against_files(
         source, place = entry["source"], Problem(**entry["place"])
         path = result_path(source, file.parent)
         mistake = result_mistake(path)
-        if not _names_folder("warm_start", source, content):
+        if not _names_results(source, content):
             mistake = f"write it plainly, as in `warm_start: [{source}]`", "hpo-pilot looks for this text in the file"
         if mistake is not None:
             wrong.append(_document(replace(place, message=mistake[0], suggestion=mistake[1])))
@@ -357,13 +357,13 @@ def _checked_against_files(
     return paths
 
 
-def _names_folder(key: str, text: str, content: bytes) -> bool:
-    """Returns True if the search file contains this text, plainly written, after this key.
+def _names_results(source: str, content: bytes) -> bool:
+    """Returns True if the search file contains `source`, plainly written, after `warm_start`.
 
     The service has read the file and says which files it names. Without this check a service could ask for any file of
     its users.
     """
-    plain = rf"""\b{key}["']?\s*:.*?(?<![\w/.~-])(["']?){re.escape(text)}\1\s*(?:[,}}\]#]|$)"""
+    plain = rf"""\bwarm_start["']?\s*:.*?(?<![\w/.~-])(["']?){re.escape(source)}\1\s*(?:[,}}\]#]|$)"""
     return re.search(plain, content.decode("utf-8-sig", "replace"), re.MULTILINE | re.DOTALL) is not None
 
 

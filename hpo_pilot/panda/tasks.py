@@ -347,6 +347,10 @@ class OwnServerReader:
                 raise TryAgainError(f"the server does not give the status of task {ref.jedi_task_id}")
         return states
 
+    def _check_known(self, ref: TaskRef) -> None:
+        if not self._knows(ref):
+            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+
     def _knows(self, ref: TaskRef) -> bool:
         """Returns True if the server has the task; panda-client's answer does not tell that from a lost connection."""
         filters = {"jediTaskID": str(ref.jedi_task_id)}
@@ -386,8 +390,8 @@ class OwnServerReader:
     def _with_values(self, ref: TaskRef, missing: Collection[int]) -> list[JobReport]:
         """Returns the reports with values of running jobs; it reads the larger metadata only for new results."""
         jobs = self._described(ref)
-        if not jobs and not self._knows(ref):
-            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        if not jobs:
+            self._check_known(ref)
         reports = [read_description(job, None) for job in jobs]
         ended = [report.state is JobState.FINISHED for report in reports]
         metadata: dict[str, object] = {}
@@ -404,8 +408,7 @@ class OwnServerReader:
         metadata = finished_metadata(self._client, ref)
         if metadata is not None:
             return metadata
-        if not self._knows(ref):
-            raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")
+        self._check_known(ref)
         raise TryAgainError(f"the server does not give the results of task {ref.jedi_task_id}")
 
 
@@ -449,17 +452,15 @@ class ForeignServerReader:
     `holding`; a retried job has a new PandaID and other file names; and the server refuses calls that are too frequent.
     """
 
-    def __init__(self, client: ClientProcess, watches: Watches, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: ClientProcess, watches: Watches) -> None:
         """Sends nothing yet.
 
         Args:
             client: panda-client.
             watches: the schedule, which gets a note of each look.
-            clock: seconds.
         """
         self._client = client
         self._watches = watches
-        self._clock = clock
         self._looks: dict[int, _Look] = {}
         self._unknown_since: dict[int, float] = {}
         self._bare_since: dict[int, float] = {}
@@ -480,7 +481,7 @@ class ForeignServerReader:
         if look is not None and look.state.is_waiting:
             return look.dialog
         kept = self._kept_back.get(ref.jedi_task_id, {})
-        now = self._clock()
+        now = time.monotonic()
         long = {job: state for job, (since, state) in sorted(kept.items()) if now - since >= KEPT_BACK_SECONDS}
         if not long:
             return ""
@@ -505,7 +506,7 @@ class ForeignServerReader:
         delivered = self._delivered.setdefault(ref.jedi_task_id, {})
         delivered.update({report.panda_id: report.number for report in reports if report.reports})
         self._watches.read(ref.jedi_task_id, look.visible, filter(None, delivered.values()), unready=unready)
-        self._looks[ref.jedi_task_id] = replace(look, at=self._clock())
+        self._looks[ref.jedi_task_id] = replace(look, at=time.monotonic())
         if over and all(report.state.is_over for report in reports):
             self._watches.forget(ref.jedi_task_id)
             self._delivered.pop(ref.jedi_task_id)
@@ -529,7 +530,7 @@ class ForeignServerReader:
         return jobs, metadata
 
     def _note_kept_back(self, ref: TaskRef, reports: list[JobReport], jobs: list[dict[str, Any]]) -> None:
-        before, now = self._kept_back.pop(ref.jedi_task_id, {}), self._clock()
+        before, now = self._kept_back.pop(ref.jedi_task_id, {}), time.monotonic()
         kept = {
             report.panda_id: (before.get(report.panda_id, (now, ""))[0], str(job.get("jobStatus")))
             for report, job in zip(reports, jobs, strict=True)
@@ -544,17 +545,13 @@ class ForeignServerReader:
             self._bare_since.pop(report.panda_id, None)
             return report
         # The server may be moving its metadata from one table to another.
-        self._bare_since.setdefault(report.panda_id, self._clock())
-        return replace(report, state=JobState.HOLDING) if self._awaited(report.panda_id) else report
-
-    def _awaited(self, panda_id: int) -> bool:
-        """Returns True if a finished job's metadata may still come."""
-        since = self._bare_since.get(panda_id)
-        return since is not None and self._clock() - since < METADATA_SECONDS
+        now = time.monotonic()
+        may_come = now - self._bare_since.setdefault(report.panda_id, now) < METADATA_SECONDS
+        return replace(report, state=JobState.HOLDING) if may_come else report
 
     def _recent(self, ref: TaskRef) -> _Look:
         look = self._looks.get(ref.jedi_task_id)
-        return look if look and self._clock() - look.at < _FRESH else self._look(ref)
+        return look if look and time.monotonic() - look.at < _FRESH else self._look(ref)
 
     def _look(self, ref: TaskRef) -> _Look:
         """Looks at a task, usually with one call.
@@ -567,9 +564,9 @@ class ForeignServerReader:
         details = task_details(self._client, task_id)
         if details is not None:
             visible = tuple(str(details.get(name)) for name in _VISIBLE)
-            look = _Look(self._clock(), task_state(str(details.get("status"))), visible, error_dialog(details))
+            look = _Look(time.monotonic(), task_state(str(details.get("status"))), visible, error_dialog(details))
         elif submitted_parameters(self._client, task_id) is not None:
-            look = _Look(self._clock(), TaskState.REGISTERED, "registered")
+            look = _Look(time.monotonic(), TaskState.REGISTERED, "registered")
         else:
             return self._unknown(ref)
         self._unknown_since.pop(task_id, None)
@@ -577,7 +574,7 @@ class ForeignServerReader:
         return look
 
     def _unknown(self, ref: TaskRef) -> _Look:
-        now = self._clock()
+        now = time.monotonic()
         since = self._unknown_since.setdefault(ref.jedi_task_id, now)
         if now - since >= UNKNOWN_SECONDS:
             raise UnknownTaskError(f"the server does not know task {ref.jedi_task_id} ({ref.name})")

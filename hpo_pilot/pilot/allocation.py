@@ -36,7 +36,7 @@ class AllocatedNodes:
 
 def find_allocation(
     site: Site,
-    lifetime: float = 0.0,
+    lifetime: float,
     environment: Mapping[str, str] | None = None,
     asked: RunCommand = ask_batch_system,
 ) -> AllocatedNodes:

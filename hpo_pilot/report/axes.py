@@ -24,6 +24,8 @@ _LOG_FACTOR = 20.0
 _MARGIN = 0.06
 #: An integer parameter with no more values than this gets a tick at each.
 _FEW = 12
+#: Ticks that we choose ourselves.
+_MOST_TICKS = 6
 
 
 @dataclass(frozen=True)
@@ -152,13 +154,13 @@ def _tick(value: float) -> str:
     return text.replace("e-0", "e-").replace("e+0", "e")
 
 
-def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Returns at most `most` round numbers from `low` to `high`, as plotly would choose them."""
+def round_ticks(low: float, high: float) -> list[float]:
+    """Returns at most `_MOST_TICKS` round numbers from `low` to `high`, as plotly would choose them."""
     span = high - low
     if not 0 < span < math.inf:
         return [low]
-    size = 10.0 ** math.floor(math.log10(span / most))
-    step = next((size * digit for digit in (1, 2, 5, 10, 20) if span / (size * digit) <= most - 1), span)
+    size = 10.0 ** math.floor(math.log10(span / _MOST_TICKS))
+    step = next((size * digit for digit in (1, 2, 5, 10, 20) if span / (size * digit) <= _MOST_TICKS - 1), span)
     if not step or not math.isfinite(step) or abs(low / step) > 1e15:  # floats cannot count such steps
         return [low, high]
     first = math.ceil(low / step - 1e-9)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hpo_pilot.report.axes import choice_labels, label, rounded
 from hpo_pilot.report.figure import BLUE, ORANGE, Figure, FigureData, evenly, message_figure, plot, value_of
 from hpo_pilot.report.formatting import number
-from hpo_pilot.report.importance import encoded, is_enough, ranks, too_few
+from hpo_pilot.report.importance import Matrix, encoded, is_enough, ranks, too_few
 from hpo_pilot.search import Search, Trial
-
-if TYPE_CHECKING:
-    from hpo_pilot.report.importance import Matrix
 
 #: Trials used; rows of the figure; rows up to which the cells show their numbers.
 _TRIALS, _ROWS, _NUMBERED = 2000, 24, 12
@@ -31,8 +29,6 @@ def correlation_figures(data: FigureData) -> list[Figure]:
     first = data.results[0]
     if not is_enough(first.estimated):
         return [message_figure("correlations", "Rank correlation", too_few(first))]
-    import numpy as np  # noqa: PLC0415 - takes half a second; commands that draw nothing load this module
-
     trials = evenly(first.estimated, _TRIALS)
     merits = []
     for results in data.results:
@@ -93,8 +89,6 @@ def parameter_columns(search: Search, trials: Sequence[Trial]) -> list[tuple[str
 
     A value is NaN where the trial does not have the parameter. Parameters with many unordered choices are left out.
     """
-    import numpy as np  # noqa: PLC0415
-
     points = encoded(search, trials)
     found: list[tuple[str, Matrix]] = []
     for index, (name, group) in enumerate(zip(points.names, points.groups, strict=True)):
@@ -111,8 +105,6 @@ def parameter_columns(search: Search, trials: Sequence[Trial]) -> list[tuple[str
 
 def correlation(one: Matrix, other: Matrix) -> float | None:
     """Returns Spearman's rank correlation of the trials that have both values; None: too few, or all have the same."""
-    import numpy as np  # noqa: PLC0415
-
     both = np.isfinite(one) & np.isfinite(other)
     if both.sum() < _LEAST or any(np.ptp(column[both]) == 0 for column in (one, other)):
         return None

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs.results import MEASURES
+from hpo_pilot.report.formatting import listed
 from hpo_pilot.report.json_text import laid_out
 from hpo_pilot.report.trial_documents import trial_documents
 
@@ -62,10 +63,8 @@ def trial_columns(
     from hpo_pilot.search.earlier_results import parameter_column  # noqa: PLC0415 - the command line starts light
 
     def figures(documents: Sequence[Any], key: str) -> list[list[Any]]:
-        found = [None if document is None else document[key] for document in documents]
-        return [
-            [None if one is None else one[i] if isinstance(one, list) else one for one in found] for i in objectives
-        ]
+        found = [() if document is None else listed(document[key]) for document in documents]
+        return [[figures[i] if figures else None for figures in found] for i in objectives]
 
     objectives = range(len(metrics))
     ends = [f"_{metric}" for metric in metrics] if len(metrics) > 1 else [""]

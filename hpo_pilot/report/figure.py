@@ -346,9 +346,14 @@ def line_trace(name: str, x: Sequence[Any], y: Sequence[Any], line: Mapping[str,
     return {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "line": dict(line), **more}
 
 
+def changes(steps: Sequence[_Item], value: Callable[[_Item], float]) -> list[_Item]:
+    """Returns the steps at which the value changes, and the last one: a step line needs no others."""
+    return [step for i, step in enumerate(steps) if i in (0, len(steps) - 1) or value(step) != value(steps[i - 1])]
+
+
 def step_line(name: str, steps: Sequence[tuple[int, float]], colour: str, width: float = 2.5) -> dict[str, Any]:
-    """Returns a step line. It has only the steps where the value changes, and the last one: it needs no others."""
-    kept = [s for i, s in enumerate(steps) if i in (0, len(steps) - 1) or s[1] != steps[i - 1][1]]
+    """Returns a step line with the steps at which the value changes."""
+    kept = changes(steps, lambda step: step[1])
     line = {"shape": "hv", "color": colour, "width": width}
     return line_trace(name, [place for place, _ in kept], [rounded(value) for _, value in kept], line)
 

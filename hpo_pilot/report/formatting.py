@@ -72,11 +72,12 @@ def figures(
     values: float | Sequence[float] | None, stds: float | Sequence[float] | None, objectives: int = 1, digits: int = 4
 ) -> list[str]:
     """Formats the figures of merit of a trial with their spreads, one for each objective; dashes without figures."""
-    pairs = zip_longest(_listed(values), _listed(stds))
+    pairs = zip_longest(listed(values), listed(stds))
     return [plus_minus(value, std, digits) for value, std in pairs] or [NOTHING] * objectives
 
 
-def _listed(values: float | Sequence[float] | None) -> Sequence[float]:
+def listed(values: float | Sequence[float] | None) -> Sequence[float]:
+    """Returns the figures in a document, one for each objective; empty: there are none."""
     return () if values is None else values if isinstance(values, Sequence) else (values,)
 
 
@@ -119,6 +120,12 @@ def result_text(now: ProgressDocument, digits: int = 4) -> str:
 def stop_text(step: int, value: float | None, digits: int = 4) -> str:
     """Formats the step at which a trial was stopped early, and its value there; None: not a finite number."""
     return f"stopped at step {step} with {'no number' if value is None else number(value, digits)}"
+
+
+def first_of(texts: Sequence[str], most: int) -> str:
+    """Formats at most `most` texts, and the number of the others: ``a, b, c and 2 more``."""
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def point_text(point: Mapping[str, Any]) -> str:

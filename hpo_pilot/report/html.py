@@ -106,12 +106,7 @@ def payload_versions(trials: Sequence[Trial]) -> dict[str, str]:
                     known = found.setdefault(formatting.shortened(str(name), _LENGTH), [])
                     if (text := formatting.shortened(str(version), _LENGTH)) not in known:
                         known.append(text)
-    return {name: _listed(versions) for name, versions in found.items()}
-
-
-def _listed(versions: Sequence[str]) -> str:
-    more = len(versions) - _DIFFERENT
-    return ", ".join(versions[:_DIFFERENT]) + (f" and {more} more" if more > 0 else "")
+    return {name: formatting.first_of(versions, _DIFFERENT) for name, versions in found.items()}
 
 
 TOP_TRIALS = 10
@@ -158,7 +153,8 @@ def render_report(
     drawn = defaultdict(list, {kind.key: build(kind.key, figure_data(kind.key)) for kind in kinds(search)})
     front = front_of(search, trials) if several else []
     failures = failure_groups(trials)
-    gain = search_gain(search, progress, standings[0] if standings else None, facts.cost)
+    best = standings[0] if standings else None
+    gain = search_gain(search, progress, best, facts.cost)
     search_yaml = formatting.as_yaml(search.shown())
     rows = _rows(search, trials, standings)
     environment = _environment()
@@ -175,12 +171,12 @@ def render_report(
         drawn=drawn,
         hypervolume=progress.hypervolume,
         outcome=_front_outcome(search, progress, front) if front else _outcome(search, progress, standings),
-        remarks=_remarks(search, progress, standings[0]) if standings else [],
+        remarks=best_remarks(search, best.trial.point, 1 if best.confirmed else progress.ties) if best else [],
         seconds=formatting.span(facts.started, facts.ended),
         gain=gain and formatting.gain_text(asdict(gain), search.objective.metric),
         extent=progress.extent(search.planned_trials, is_over=facts.state in OVER_SEARCHES),
-        best=standings[0] if standings and not several else None,
-        best_text=formatting.best_text(best_document(standings[0], None, logs=False)) if standings else "",
+        best=None if several else best,
+        best_text=formatting.best_text(best_document(best, None, logs=False)) if best else "",
         best_known=_best_known(search),
         top=[] if several else standings[:TOP_TRIALS],
         parameters=_by_objective(search, drawn["slices"]),
@@ -231,11 +227,6 @@ def _outcome(search: Search, progress: SearchProgress, standings: Sequence[Stand
 def _finished(progress: SearchProgress) -> str:
     counted = formatting.count(progress.counted, "trial")
     return f"{formatting.whole(progress.good)} of {counted} finished{_others(progress)}"
-
-
-def _remarks(search: Search, progress: SearchProgress, best: Standing) -> list[str]:
-    """Returns the remarks on the best trial."""
-    return best_remarks(search, best.trial.point, 1 if best.confirmed else progress.ties)
 
 
 def _others(progress: SearchProgress) -> str:

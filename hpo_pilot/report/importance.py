@@ -1,7 +1,7 @@
 """Parameter importance, and the parameters that separate failed from finished trials: statistics and figures.
 
-numpy, scipy and scikit-learn are imported where they are used: together they take half a second or more, and commands
-that draw nothing load this module.
+scipy and scikit-learn are imported where they are used: they take half a second or more, and processes that draw
+nothing load this module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hpo_pilot.report.axes import Axis, label, parameter_axis, rounded
 from hpo_pilot.report.figure import (
@@ -30,16 +33,12 @@ from hpo_pilot.report.figure import (
     plot,
     value_of,
 )
-from hpo_pilot.report.formatting import count, number, scalar
+from hpo_pilot.report.formatting import count, first_of, number, scalar
 from hpo_pilot.search import Search, Trial, TrialState
 from hpo_pilot.search.parameters import Dimension
 from hpo_pilot.search.values import value_key
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Matrix: TypeAlias = NDArray[np.float64]
+Matrix: TypeAlias = NDArray[np.float64]
 
 #: A categorical parameter with up to this number of choices gets one column per choice: their order has no meaning.
 _MOST_COLUMNS = 12
@@ -65,8 +64,6 @@ class Encoded:
 
 def encoded(search: Search, trials: Sequence[Trial]) -> Encoded:
     """Encodes the points of `trials`: one column per parameter on its scale, several for choices without an order."""
-    import numpy as np  # noqa: PLC0415
-
     blocks, groups, active = [], [], []
     first = 0
     for name, dimension in search.space_dimensions.items():
@@ -79,8 +76,6 @@ def encoded(search: Search, trials: Sequence[Trial]) -> Encoded:
 
 
 def _columns(dimension: Dimension, name: str, trials: Sequence[Trial]) -> tuple[Matrix, NDArray[np.bool_]]:
-    import numpy as np  # noqa: PLC0415
-
     choices: Sequence[Any] = getattr(dimension, "choices", ())
     if dimension.type == "categorical" and 2 < len(choices) <= _MOST_COLUMNS:
         places = {value_key(choice): place for place, choice in enumerate(choices)}
@@ -94,8 +89,6 @@ def _columns(dimension: Dimension, name: str, trials: Sequence[Trial]) -> tuple[
 
 def _units(dimension: Dimension, name: str, trials: Sequence[Trial]) -> Matrix:
     """Returns the positions of trials along a parameter, usually in [0, 1]; NaN where they have no known value."""
-    import numpy as np  # noqa: PLC0415
-
     return np.array([_unit(dimension, t.point[name]) if name in t.point else math.nan for t in trials])
 
 
@@ -175,7 +168,6 @@ def importances(results: Results) -> Importances | None:
     search, finished = results.search, results.estimated
     if not is_enough(finished):
         return None
-    import numpy as np  # noqa: PLC0415
     from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
 
     many = len(search.space.names) > 20  # the cost grows with the number of parameters
@@ -243,8 +235,6 @@ def ped_anova(results: Results) -> tuple[list[Importance], list[Trial]] | None:
     search, finished = results.search, results.estimated
     if not is_enough(finished):
         return None
-    import numpy as np  # noqa: PLC0415
-
     values = search.objective.sign * np.array([value_of(trial) for trial in finished])
     best = values <= np.sort(values)[max(_LEAST_BEST, math.ceil(_BEST_SHARE * len(values))) - 1]
     rng = np.random.default_rng(_SEED)
@@ -270,8 +260,6 @@ def ped_anova(results: Results) -> tuple[list[Importance], list[Trial]] | None:
 
 def _density(places: NDArray[np.intp], prior: Matrix, is_ordered: bool) -> Matrix:
     """Returns a Gaussian kernel density over the cells, of the width by Scott's rule, with one trial as `prior`."""
-    import numpy as np  # noqa: PLC0415
-
     cells = len(prior)
     counts: Matrix = np.bincount(places, minlength=cells).astype(float)
     if is_ordered and len(places):
@@ -391,8 +379,7 @@ def _importance_note(score: float) -> str:
 
 def _conditional(found: Sequence[Importance], how: str) -> str:
     partly = [one.name for one in found if one.active < 1]
-    names = ", ".join(partly[:3]) + (f" and {len(partly) - 3} more" if len(partly) > 3 else "")
-    return f"not active in all trials, and {how}: {names}" if partly else ""
+    return f"not active in all trials, and {how}: {first_of(partly, 3)}" if partly else ""
 
 
 def _importance_text(one: Importance) -> str:
@@ -435,7 +422,6 @@ def separations(search: Search, finished: Sequence[Trial], failed: Sequence[Tria
         finished: at least one trial.
         failed: at least one trial.
     """
-    import numpy as np  # noqa: PLC0415
     from scipy.stats import rankdata  # noqa: PLC0415
 
     sides = [evenly(finished, _MOST), evenly(failed, _MOST)]
@@ -499,8 +485,7 @@ def _failure_note(order: Sequence[Separation], good: Sequence[Trial]) -> str:
     telling = [one.name for one in order if one.beyond_chance]
     if not telling:
         return "no parameter separates failed from finished trials better than chance would"
-    rest = f" and {len(telling) - 3} more" if len(telling) > 3 else ""
-    return f"more than chance would separate: {', '.join(telling[:3])}{rest}"
+    return f"more than chance would separate: {first_of(telling, 3)}"
 
 
 def _spans(axis: Axis) -> list[tuple[float, float]]:
@@ -555,6 +540,8 @@ def _plane(x: Axis, y: Axis, good: Sequence[Trial], failed: Sequence[Trial], tru
 
 
 def _share(one: Separation, axis: Axis, index: int, good: Sequence[Trial], failed: Sequence[Trial]) -> Figure:
+    from scipy.stats import binomtest  # noqa: PLC0415
+
     spans = _spans(axis) if axis.places else []
     counts = [[0, 0] for _ in spans]
     for side, trials in enumerate((good, failed)):
@@ -565,7 +552,8 @@ def _share(one: Separation, axis: Axis, index: int, good: Sequence[Trial], faile
                     counts[at][side] += 1
     bars = [(span, lost, lost + kept) for span, (kept, lost) in zip(spans, counts, strict=True) if lost + kept]
     shares = [lost / total for _, lost, total in bars]
-    ends = [_wilson(lost, total) for _, lost, total in bars]
+    # Wilson's score interval: JASA 22 (1927) 209.
+    ends = [binomtest(lost, total).proportion_ci(0.95, "wilson") for _, lost, total in bars]
     middles = [_middle(axis, span) for span, _, _ in bars]
     data = [
         {
@@ -603,15 +591,6 @@ def _share(one: Separation, axis: Axis, index: int, good: Sequence[Trial], faile
         yaxis={"title": {"text": "failed, %"}, "range": [-4, 104]},
         showlegend=False,
     )
-
-
-def _wilson(lost: int, total: int) -> tuple[float, float]:
-    """Returns the 95 % score interval of a share (Wilson, JASA 22 (1927) 209)."""
-    z = 1.959964
-    share = lost / total
-    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
 
 
 def _middle(axis: Axis, span: tuple[float, float]) -> float:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.documents import OVER_TRIALS
 from hpo_pilot.report.exports import panda_ids, trial_costs
-from hpo_pilot.report.formatting import count
+from hpo_pilot.report.formatting import count, listed
 from hpo_pilot.report.trial_documents import mean_curve, time_of
 
 # MLflow sends usage data to its developers unless this variable is set when it is imported.
@@ -99,10 +99,7 @@ class ExportedSearch:
 
     def values_of(self, document: TrialDocument | FoldDocument, key: str) -> Sequence[float | None]:
         """Returns the entry `key` of a document (`value` or `std`): one figure for each objective."""
-        value: float | Sequence[float] | None = document[key]  # type: ignore[literal-required]
-        if value is None:
-            return [None] * len(self.objectives)
-        return value if isinstance(value, Sequence) else [value]
+        return listed(document[key]) or [None] * len(self.objectives)  # type: ignore[literal-required]
 
     @property
     def objectives(self) -> list[Any]:
@@ -304,21 +301,17 @@ def _payload_metrics(trial: TrialDocument) -> dict[str, list[tuple[int, float]]]
     return found
 
 
-def _mean_metrics(trial: TrialDocument) -> dict[str, float]:
-    """Returns the means of the payload's metrics over the folds that have them, by name."""
-    return {name: statistics.fmean(value for _, value in values) for name, values in _payload_metrics(trial).items()}
-
-
 def _named_metrics(
     subject: ExportedSearch, trial: TrialDocument
 ) -> Iterator[tuple[str, Iterable[tuple[int, float | None]]]]:
     for name, value in _own_metrics(subject, trial):
         if value is not None:
             yield name, [(0, value)]
-    for name, value in _mean_metrics(trial).items():
-        yield name, [(0, value)]
+    found = _payload_metrics(trial)
+    for name, values in found.items():
+        yield name, [(0, statistics.fmean(value for _, value in values))]
     if subject.folds > 1:
-        for name, values in _payload_metrics(trial).items():
+        for name, values in found.items():
             for fold, value in values:
                 yield f"fold_{fold}_{name}", [(0, value)]
     if (curve := subject.curves.get(trial["number"])) is not None:

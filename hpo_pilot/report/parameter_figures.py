@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from hpo_pilot.report.axes import Axis, label, merit_axis, parameter_axis, round_ticks, rounded
 from hpo_pilot.report.figure import (
     BLUE,
@@ -475,8 +477,6 @@ def _scale(sign: int) -> list[list[Any]]:
 
 def _surface(trials: Sequence[Trial], x: _Side, y: _Side) -> tuple[list[list[float | None]], bool]:
     """Returns local means on the grid, shape (len(y.grid), len(x.grid)), and whether they are powers of ten."""
-    import numpy as np  # noqa: PLC0415 - takes half a second; commands that draw nothing load this module
-
     figures = np.array([value_of(trial) for trial in trials])
     low, high = np.quantile(figures, [0.0, 0.95]).tolist()
     log = low > 0 and math.log10(high) - math.log10(low) > _DECADES

@@ -10,6 +10,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from hpo_pilot.hpc.site_files import price_of
 from hpo_pilot.report.axes import FARTHEST, Axis, label, merit_axis, rounded
 from hpo_pilot.report.correlations import correlation
@@ -29,6 +31,7 @@ from hpo_pilot.report.figure import (
     Results,
     add_failures,
     add_stopped,
+    changes,
     evenly,
     for_each_objective,
     hover_text,
@@ -295,9 +298,7 @@ def _values_after_results(course: Sequence[_Step]) -> list[float]:
 
 
 def _course_line(name: str, course: Sequence[_Step], index: int, colour: str) -> dict[str, Any]:
-    kept = [
-        step for place, step in enumerate(course) if place in (0, len(course) - 1) or step[3] != course[place - 1][3]
-    ]
+    kept = changes(course, lambda step: step[3])
     texts = [
         f"<b>{label(name)}</b>\n{number(step[3])} by trial {step[4]}, after {count(step[0], 'result')}" for step in kept
     ]
@@ -553,8 +554,6 @@ def _level_figures(results: Results) -> list[Figure]:
 
 def _levels_text(results: Results, chains: Mapping[int, Sequence[Trial]], name: str) -> str:
     """Returns trials, run time and rank correlation with the highest level of each level in words."""
-    import numpy as np  # noqa: PLC0415 - as in `correlation`
-
     by_level: dict[float, dict[int, float]] = {}
     for first, chain in chains.items():
         for trial in chain:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import numpy as np
 
 from hpo_pilot.report.axes import label
 from hpo_pilot.report.figure import BLUE, GREEN, LEGEND, PALE_BLUE, RED, Figure, FigureData, line_trace, plot
@@ -91,37 +92,29 @@ class Steps:
     """The number of time spans that include a moment, as a step function of time."""
 
     def __init__(self, spans: Iterable[tuple[datetime, datetime]]) -> None:
-        changes: dict[datetime, int] = {}
-        for start, end in spans:
-            if end > start:
-                changes[start] = changes.get(start, 0) + 1
-                changes[end] = changes.get(end, 0) - 1
-        self.moments = sorted(changes)
-        self._heights = list(itertools.accumulate(changes[moment] for moment in self.moments))
-        areas = [
-            height * (later - moment).total_seconds()
-            for moment, later, height in zip(self.moments, self.moments[1:], self._heights, strict=False)
-        ]
-        self._areas = [0.0, *itertools.accumulate(areas)]
-        self.most = max(self._heights, default=0)
+        kept = [span for span in spans if span[0] < span[1]]
+        self.moments = sorted({moment for span in kept for moment in span})
+        self._starts, self._ends = (np.sort([span[side].timestamp() for span in kept]) for side in (0, 1))
+        self.most = max(self.heights(self.moments), default=0)
 
     def heights(self, moments: Sequence[datetime]) -> list[float]:
         """Returns the number from each moment on."""
-        places = [bisect.bisect_right(self.moments, moment) - 1 for moment in moments]
-        return [self._heights[place] if place >= 0 else 0 for place in places]
+        times = [moment.timestamp() for moment in moments]
+        begun, over = (np.searchsorted(side, times, "right") for side in (self._starts, self._ends))
+        heights: list[float] = (begun - over).tolist()
+        return heights
 
     def means(self, moments: Sequence[datetime]) -> list[float]:
         """Returns the mean from each moment to the next; for the last moment, that of the interval before it."""
-        areas = [self._area(moment) for moment in moments]
+        areas = [self._area(moment.timestamp()) for moment in moments]
         width = (moments[1] - moments[0]).total_seconds() or 1.0
         means = [round((later - earlier) / width, 3) for earlier, later in itertools.pairwise(areas)]
         return [*means, means[-1]]
 
-    def _area(self, moment: datetime) -> float:
-        place = bisect.bisect_right(self.moments, moment) - 1
-        if place < 0:
-            return 0.0
-        return self._areas[place] + self._heights[place] * (moment - self.moments[place]).total_seconds()
+    def _area(self, time: float) -> float:
+        """Returns the sum of the spans up to a time, in seconds."""
+        begun, over = (np.maximum(time - side, 0.0).sum() for side in (self._starts, self._ends))
+        return float(begun - over)
 
 
 #: Largest numbers of jobs and of rows in the chart of jobs: more cannot be distinguished. The curve has no limit.

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from hpo_pilot.jobs import Attempt, JobState
 from hpo_pilot.jobs.results import from_epoch
+from hpo_pilot.report.formatting import listed
 
 if TYPE_CHECKING:
     from hpo_pilot.search import Fold, Search, Trial
@@ -221,8 +222,8 @@ def trial_of(document: TrialDocument) -> Trial:
         generation=document["generation"],
         point=document["point"],
         state=TrialState("finished" if document["state"] == "paused" else document["state"]),
-        values=_several(document["value"]),
-        stds=_several(document["std"]),
+        values=tuple(listed(document["value"])),
+        stds=tuple(listed(document["std"])),
         folds=tuple(_fold_of(document["number"], fold) for fold in document["folds"]),
         error=document["error"],
         seed=document["seed"],
@@ -234,7 +235,7 @@ def trial_of(document: TrialDocument) -> Trial:
         submitted=time_of(document["submitted"]),
         started=time_of(document["started"]),
         ended=time_of(document["ended"]),
-        stop=stop and EarlyStop(0, "", stop["step"], stop["value"], _several(stop["projected"]) or None),
+        stop=stop and EarlyStop(0, "", stop["step"], stop["value"], tuple(listed(stop["projected"])) or None),
     )
 
 
@@ -262,7 +263,7 @@ def _fold_document(fold: Fold, logs: bool) -> FoldDocument:
 def _fold_of(trial: int, document: FoldDocument) -> Fold:
     from hpo_pilot.search import Fold  # noqa: PLC0415 - as above
 
-    values = _several(document["value"])
+    values = tuple(listed(document["value"]))
     attempt = Attempt(
         trial=trial,
         fold=document["fold"],
@@ -286,13 +287,8 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _one_or_more(figures: Sequence[float]) -> float | list[float] | None:
-    """Returns the figure of one objective, a list for several, and None without figures."""
+    """Returns the figure of one objective, a list for several, and None without figures; `listed` reverses it."""
     return list(figures) if len(figures) > 1 else figures[0] if figures else None
-
-
-def _several(figures: float | list[float] | None) -> tuple[float, ...]:
-    """Reverses `_one_or_more`."""
-    return tuple(figures) if isinstance(figures, list) else () if figures is None else (figures,)
 
 
 def _stop_document(trial: Trial) -> StoppedDocument | None:

@@ -675,7 +675,7 @@ def reset_silence(tx: Transaction) -> None:
 
 
 def update_worker(
-    tx: Transaction, pilot: PilotIdentity, harvester_id: str, worker_id: str, status: str, node_id: str | None
+    tx: Transaction, pilot: PilotIdentity, harvester_id: str, worker_id: str, status: str, node_id: str
 ) -> None:
     """Records the state of a worker. If it has ended, the jobs that it still has are lost at once.
 
@@ -685,9 +685,10 @@ def update_worker(
         harvester_id: first part of the worker's name.
         worker_id: second part of the worker's name.
         status: one of `WORKER_STATES`, or Harvester's name of an end state.
-        node_id: the worker's node; None: not known.
+        node_id: the worker's node; empty: not known.
     """
-    values: dict[str, Any] = {"status": status, "node_id": node_id}
+    harvester_id, worker_id = harvester_id[:128], worker_id[:128]
+    values: dict[str, Any] = {"status": status, "node_id": node_id[:128] or None}
     values["started" if status == "started" else "ended"] = tx.now
     same = (workers.c.harvester_id == harvester_id) & (workers.c.worker_id == worker_id)
     if not tx.connection.execute(update(workers).where(same).values(values)).rowcount:

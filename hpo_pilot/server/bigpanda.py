@@ -29,7 +29,7 @@ from hpo_pilot.databases import among
 from hpo_pilot.jobs import OVER_TASKS, JobState, TaskState
 from hpo_pilot.jobs.results import HPOGRID_KEYS
 from hpo_pilot.server.calls import guarded
-from hpo_pilot.server.database import AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
+from hpo_pilot.server.database import LARGEST_ID, AnyRow, Transaction, in_slices, jobs, last_attempts, tasks
 from hpo_pilot.server.descriptions import NO_JOB, dataset_id, file_fields, job_fields, task_fields, task_part
 from hpo_pilot.server.job_records import ERRORS, FindFile, JobRecord, job_counts, job_records, job_reports
 from hpo_pilot.server.monitoring import newest_jobs
@@ -51,7 +51,6 @@ DEFAULT_TASKS, MOST_TASKS = 1000, 10_000
 _DAY = 86_400.0
 _LONGEST = 100_000.0  # days
 _MOST_VALUES = 1000
-_LARGEST = 2**63 - 1
 _TIME = "%Y-%m-%d %H:%M:%S"  # panda-client reads it
 
 
@@ -265,7 +264,7 @@ class Question:
         """Returns ids; empty: none are given."""
         found = []
         for value in self.words(name):
-            if not value.isdecimal() or len(value) > 19 or int(value) > _LARGEST:
+            if not value.isdecimal() or len(value) > 19 or int(value) > LARGEST_ID:
                 raise QuestionError(f"{name} must be whole numbers, not {value[:50]!r}")
             found.append(int(value))
         return found

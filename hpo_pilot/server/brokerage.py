@@ -6,7 +6,7 @@ import heapq
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -500,9 +500,9 @@ class WaitingTasks:
         """Returns whether a look for a pilot of this queue may find jobs. Any thread may call."""
         return not self.complete or bool(self._changed or self._groups.get("") or self._groups.get(queue))
 
-    def waiting_tasks(self) -> Iterator[WaitingTask]:
-        """Returns all waiting tasks."""
-        return iter(list(self._tasks.values()))
+    def find(self, task_id: int, queue: str) -> WaitingTask | None:
+        """Returns the waiting jobs of a task at a queue; None: none wait there."""
+        return self._tasks.get((task_id, queue))
 
     # Shares.
 

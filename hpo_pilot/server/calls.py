@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from hpo_pilot.server.database import Database, Transaction, tasks
+from hpo_pilot.server.database import LARGEST_ID, Database, Transaction, tasks
 from hpo_pilot.server.replies import Envelope, failure, load
 from hpo_pilot.server.state import ServerState
 from hpo_pilot.server.tokens import Caller, PilotIdentity, Role
@@ -183,8 +183,6 @@ async def guarded(name: str, work: Awaitable[Response], refuse: Callable[[str, i
 # defaults. `endpoint` puts it into the table. The errors for a wrong method and for missing, unknown or wrong
 # arguments are made here only. Their texts are those of panda-server 1.0.4 (`pandaserver/api/v1/common.py`),
 # because clients show them to their users.
-
-_MAX_INTEGER = 2**63 - 1  # largest value of a database column
 
 
 class Access(Enum):
@@ -383,5 +381,5 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
     if isinstance(value, bool):
         return bool in kinds
     if isinstance(value, int):
-        return (int in kinds or float in kinds) and abs(value) <= _MAX_INTEGER
+        return (int in kinds or float in kinds) and abs(value) <= LARGEST_ID
     return isinstance(value, kinds)

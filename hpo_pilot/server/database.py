@@ -42,6 +42,8 @@ metadata = sa.MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_
 
 # Ids are never used again: a pilot may still hold an old one. AUTOINCREMENT needs SQLite's own INTEGER of 64 bits.
 _Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+#: The largest id.
+LARGEST_ID = 2**63 - 1
 #: The cursors of changes on PostgreSQL.
 _changes = sa.Sequence("task_changes", data_type=sa.BigInteger, metadata=metadata)
 

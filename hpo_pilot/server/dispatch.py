@@ -335,16 +335,8 @@ class _Picking:
         task_id = self._request.task_id
         if not task_id:
             return self._waiting.first(candidate.queue, candidate.key, candidate.campaign)
-        # Rare: a pilot that takes jobs of one task only.
-        return next(
-            (
-                task
-                for task in self._waiting.waiting_tasks()
-                if (task.queue, task.group, task.campaign) == (candidate.queue, candidate.key, candidate.campaign)
-                and task.task_id == task_id
-            ),
-            None,
-        )
+        task = self._waiting.find(task_id, candidate.queue)
+        return task if task and (task.group, task.campaign) == (candidate.key, candidate.campaign) else None
 
     def _room(self, task: brokerage.WaitingTask, most: int) -> int:
         """Returns the number of jobs, at most `most`, that fit beside the chosen ones."""

@@ -113,12 +113,9 @@ class Folder:
 
     def find_whole(self, name: str) -> Path | None:
         """Returns the file with this name as `find` does; one that is not what its name says is damaged and removed."""
-        path, digest = self.find(name), _DIGEST_NAME.fullmatch(name)
-        if path is None or digest is None:
+        path = self.find(name)
+        if path is None or _is_named_rightly(path, name):
             return path
-        with path.open("rb") as stream:
-            if hashlib.file_digest(stream, "sha256").hexdigest() == digest[1]:
-                return path
         log.warning("%s is damaged, and is removed: its owner sends it again", path)
         self.remove(name)
         return None
@@ -175,12 +172,8 @@ class Upload:
 
     def is_named_rightly(self, name: str) -> bool:
         """Returns False if the name is the digest of other content. It reads the file: not for the event loop."""
-        match = _DIGEST_NAME.fullmatch(name)
-        if match is None:
-            return True
         self.stream.flush()
-        with self._part.open("rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest() == match[1]
+        return _is_named_rightly(self._part, name)
 
     def keep(self, name: str) -> None:
         """Gives the file its name; an older file of this name is replaced. It waits for the disk."""
@@ -191,6 +184,14 @@ class Upload:
     def checksum(self) -> str | None:
         """Returns the CRC in a gzip file's footer, which panda-client compares; None: the file is too short."""
         return _crc(self._tail)
+
+
+def _is_named_rightly(path: Path, name: str) -> bool:
+    """Returns False if the name is the digest of other content than the file has."""
+    if (named := _DIGEST_NAME.fullmatch(name)) is None:
+        return True
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest() == named[1]
 
 
 def checksum_of(path: Path) -> str | None:

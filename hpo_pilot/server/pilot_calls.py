@@ -48,7 +48,7 @@ from hpo_pilot.server.calls import (
     read_body,
     unpacked,
 )
-from hpo_pilot.server.database import Transaction, jobs
+from hpo_pilot.server.database import LARGEST_ID, Transaction, jobs
 from hpo_pilot.server.dispatch import MAX_JOBS, JobRequest, acquire
 from hpo_pilot.server.points import CAPABILITY_KEY
 from hpo_pilot.server.replies import Envelope, dump, failure, success
@@ -69,7 +69,6 @@ SITE_HEADER = "X-HPO-Pilot-Site"
 #: Tasks of searches whose jobs the pilot cannot start for now, and the reason: ``{"tasks": […], "why": "…"}``.
 AVOIDS_HEADER = "X-HPO-Pilot-Avoids"
 _MOST_AVOIDED, _LONGEST_WHY = 100, 500
-_HIGHEST_ID = 2**63 - 1  # that a database takes
 
 
 class StatusCode(IntEnum):
@@ -115,7 +114,7 @@ def _avoids(call: Call) -> tuple[tuple[int, ...], str]:
     try:
         said = json.loads(text)
         avoided = tuple(int(task) for task in said["tasks"][:_MOST_AVOIDED])
-        if any(not 0 <= task <= _HIGHEST_ID for task in avoided):
+        if any(not 0 <= task <= LARGEST_ID for task in avoided):
             raise ValueError("a task's id is out of range")
         return avoided, str(said["why"])[:_LONGEST_WHY]
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
@@ -366,8 +365,7 @@ def update_worker_status(
     """Records that a worker started or ended; the jobs that an ended worker still has are lost at once."""
     if status not in WORKER_STATES:
         return failure(f"Invalid worker state. The worker state has to be in {WORKER_STATES}")
-    node = node_id[:128] if node_id else None
-    update_worker(tx, call.pilot, harvester_id[:128], str(worker_id)[:128], status, node)
+    update_worker(tx, call.pilot, harvester_id, str(worker_id), status, node_id or "")
     return success()
 
 
@@ -382,7 +380,6 @@ def update_worker_node(call: Call) -> Envelope:
 # (`pandaserver/jobdispatcher/{JobDispatcher,Protocol,ErrorCode}.py`): flat values, as JSON for callers that accept it,
 # else as a form. The work is done by the same functions as for the new API.
 
-_LARGEST = 2**63 - 1  # value of a database column
 _GZIP = b"\x1f\x8b"
 #: A released Pilot 3 reports every half hour unless its site says otherwise: four reports may be missed.
 _PATIENCE = 2 * 3600.0
@@ -430,7 +427,7 @@ def _number(value: Any, kind: type[int] | type[float]) -> float | None:
         number = kind(str(value))
     except ValueError:
         return None
-    return number if kind is float or abs(number) <= _LARGEST else None
+    return number if kind is float or abs(number) <= LARGEST_ID else None
 
 
 def _amount(given: Mapping[str, Any], name: str) -> int:
@@ -555,8 +552,7 @@ def _update_worker_pilot_status(tx: Transaction, request: LegacyRequest) -> Resp
     status, node = request.required("status"), request.given.get("node_id")
     if status not in WORKER_STATES:
         return PlainTextResponse(f"Invalid worker state. The worker state has to be in {WORKER_STATES}")
-    node_id = str(node)[:128] if node else None
-    update_worker(tx, request.call.pilot, harvester_id[:128], worker_id[:128], status, node_id)
+    update_worker(tx, request.call.pilot, harvester_id, worker_id, status, str(node or ""))
     return request.coded(StatusCode.SUCCESS)
 
 

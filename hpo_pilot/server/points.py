@@ -77,7 +77,7 @@ class Point:
     loss: float | None
 
 
-def points_of(tx: Transaction, task_id: int, job: int | None = None) -> list[Point]:
+def points_of(tx: Transaction, task_id: int, job: int | None) -> list[Point]:
     """Returns the points of a task that is not broken; empty: it is not a task of hpo-pilot.
 
     Args:

@@ -354,7 +354,7 @@ def check_origin(origin: str, vo: object, groups: object) -> None:
         raise TokenRefused(f"Not a member of the {named}/{role} group")
 
 
-def split_origin(origin: str, vo: str = "") -> tuple[str, str]:
+def split_origin(origin: str, vo: str) -> tuple[str, str]:
     """Returns virtual organisation and role of an ``Origin`` header; only the name `vo` may contain points."""
     if origin == vo:
         return origin, ""

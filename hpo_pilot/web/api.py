@@ -239,7 +239,7 @@ def intermediate(
 @reading_router.get(
     "/searches/{identity}/report",
     response_class=Response,
-    responses={**answers(None, 404), 200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+    responses=answers(None, 404, content={"text/html": {"schema": {"type": "string"}}}),
 )
 def report(request: Request, client: Client, parts: Parts, identity: Identity) -> Response:
     """Returns the report as one self-contained HTML document."""
@@ -254,10 +254,9 @@ def report(request: Request, client: Client, parts: Parts, identity: Identity) -
 @reading_router.get(
     "/searches/{identity}/export",
     response_class=Response,
-    responses={
-        **answers(None, 404),
-        200: {"content": {kind: {"schema": {}} for kind in ("text/csv", "application/json", "text/plain")}},
-    },
+    responses=answers(
+        None, 404, content={kind: {"schema": {}} for kind in ("text/csv", "application/json", "text/plain")}
+    ),
 )
 def export(
     request: Request,
@@ -293,10 +292,7 @@ def outputs(
 @reading_router.get(
     "/searches/{identity}/outputs/{trial}/{fold}",
     response_class=FileResponse,
-    responses={
-        **answers(None, 404),
-        200: {"content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}},
-    },
+    responses=answers(None, 404, content={"application/gzip": {"schema": {"type": "string", "format": "binary"}}}),
 )
 def output(
     client: Client,
@@ -362,12 +358,10 @@ class UploadDocument(TypedDict):
 _Added = Annotated[int | float, Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": MOST_MACHINE_HOURS})]
 
 
-class Extension(BaseModel):
+class Extension(
+    BaseModel, extra="forbid", json_schema_extra={"examples": [{"add": {"trials": 50}, "seen": {"trials": 64}}]}
+):
     """Amounts that are added to a budget."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"add": {"trials": 50}, "seen": {"trials": 64}}]}
-    )
 
     add: dict[str, _Added] = Field(
         description="Amounts by limit: trials, hours, gpu_hours, core_hours, fidelity, failures; and high, the new "
@@ -378,36 +372,28 @@ class Extension(BaseModel):
     )
 
 
-class Retry(BaseModel):
+class Retry(BaseModel, extra="forbid", json_schema_extra={"examples": [{"trials": [3, 7]}]}):
     """Failed trials to retry."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"trials": [3, 7]}]})
 
     trials: list[Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]] | None = Field(
         None, max_length=100_000, description="Their numbers. null: all failed trials that have not been retried."
     )
 
 
-class WantedPoint(BaseModel):
+class WantedPoint(BaseModel, extra="forbid", json_schema_extra={"examples": [{"point": {"learning_rate": 0.01}}]}):
     """A point to try."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"point": {"learning_rate": 0.01}}]})
 
     point: dict[str, Scalar] = Field(description="The parameters that are active at the point, by name.")
 
 
-class Width(BaseModel):
+class Width(BaseModel, extra="forbid", json_schema_extra={"examples": [{"parallel": 16}]}):
     """The number of trials at once."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"parallel": 16}]})
 
     parallel: StrictInt = Field(ge=1, le=MOST_PARALLEL, description="Number of trials at once.")
 
 
-class Asking(BaseModel):
+class Asking(BaseModel, extra="forbid", json_schema_extra={"examples": [{"wait": 20, "lease": 3600}]}):
     """A client that asks for a trial."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"wait": 20, "lease": 3600}]})
 
     wait: float = Field(0.0, ge=0, le=LONGEST_CALL, description="Seconds to wait for a trial.")
     lease: float = Field(LEASE, description="Seconds without report or result after which another client gets it.")

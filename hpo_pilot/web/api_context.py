@@ -410,13 +410,13 @@ Parts = Annotated[Context, Depends(context_of)]
 Identity = Annotated[str, Path(description="The search's name or number.", max_length=100, examples=["digits-mlp"])]
 
 
-def answers(example: Any = None, *more: int, media_type: str = "application/json") -> dict[int | str, dict[str, Any]]:
+def answers(example: Any = None, *more: int, content: Any = None) -> dict[int | str, dict[str, Any]]:
     """Returns the OpenAPI description of a call's answers: an example of success, and the possible errors.
 
     Args:
         example: example of an answer with status 200; None: no example.
         more: HTTP statuses of further errors, in addition to the errors of every call.
-        media_type: media type of the answer with status 200.
+        content: content of an answer with status 200 that is not JSON, by its media type.
     """
     reasons = {
         401: "The token is missing or invalid.",
@@ -431,8 +431,8 @@ def answers(example: Any = None, *more: int, media_type: str = "application/json
     found: dict[int | str, dict[str, Any]] = {
         status: {"description": reasons[status], "content": wrong} for status in sorted({401, 403, 422, 503, *more})
     }
-    if example is not None:
-        found[200] = {"content": {media_type: {"example": example}}}
+    if example is not None or content is not None:
+        found[200] = {"content": content or {"application/json": {"example": example}}}
     return found
 
 

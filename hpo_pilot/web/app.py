@@ -340,7 +340,6 @@ class Pages:
         job_fragments = JobFragments(server_jobs)
         self._parts = PageContext(
             library=library,
-            workdir=workdir,
             gate=gate,
             sessions=sessions,
             codes=Codes(),
@@ -453,7 +452,6 @@ async def _live_of_pilots(request: Request) -> Response:
 
 def _live_answer(request: Request, topic: str) -> Response:
     parts, session = context_of(request), session_of(request)
-    assert session is not None  # the guard refuses these paths without a session
     cookie = request.cookies.get(parts.sessions.cookie, "")
 
     def is_good() -> bool:

@@ -194,7 +194,8 @@ def _dimension_field(name: str, dimension: Dimension, value: Any) -> FormField:
     key = f"p.{name}"
     if dimension.type == "categorical" or dimension.type == "ordinal":  # noqa: PLR1714  # mypy narrows this way alone
         places = [(str(index), scalar(choice)) for index, choice in enumerate(dimension.choices)]
-        chosen = next((str(i) for i, choice in enumerate(dimension.choices) if _is_same_value(choice, value)), "")
+        same = (str(i) for i, choice in enumerate(dimension.choices) if type(choice) is type(value) and choice == value)
+        chosen = next(same, "")
         nothing = [("", "–")] if when or not chosen else []
         return FormField(key, name, "choice", chosen, only, [*nothing, *places])
     bounds = f"{exact(dimension.low)} to {exact(dimension.high)}"
@@ -207,10 +208,6 @@ def _dimension_field(name: str, dimension: Dimension, value: Any) -> FormField:
 def _alternatives(wanted: Any) -> str:
     several = wanted if isinstance(wanted, list | tuple) else [wanted]
     return " or ".join(exact(value) for value in several)
-
-
-def _is_same_value(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
 
 
 def _note(library: SearchCache, view: SearchView, trial: int = 0) -> ActionForm:
@@ -359,10 +356,8 @@ def show_form(request: Request) -> Response:
 async def change(request: Request) -> Response:
     """Makes the change of a sent form and redirects to the search; on an error, shows the form with the reason."""
     make, do = _action_of(request)
-    session = session_of(request)
-    assert session is not None  # the guard has made sure of it
     async with request.form(max_files=0, max_fields=300) as given:
-        check_form(context_of(request).sessions, session, given.get("form"))
+        check_form(context_of(request).sessions, session_of(request), given.get("form"))
         doing = partial(_change, request, make, do, given)
         return await to_thread.run_sync(doing, limiter=context_of(request).action_threads)
 
@@ -545,7 +540,6 @@ def issuer_settings(request: Request) -> Response:
 async def sign_out(request: Request) -> Response:
     """Ends the session."""
     parts, session = context_of(request), session_of(request)
-    assert session is not None  # the guard has made sure of it
     async with request.form(max_files=0, max_fields=10) as given:
         check_form(parts.sessions, session, given.get("form"))
     try:

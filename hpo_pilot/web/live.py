@@ -6,9 +6,8 @@ import asyncio
 import hashlib
 import json
 import re
-import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,7 +33,7 @@ from hpo_pilot.store.lease import Holder, lease_holder, steerer
 from hpo_pilot.store.queries import SearchHead
 from hpo_pilot.store.store import is_search_number
 from hpo_pilot.web.rendering import fragments, sparkline_svg
-from hpo_pilot.web.search_views import Headline, SearchCache, SearchView
+from hpo_pilot.web.search_views import Headline, Kept, SearchCache, SearchView
 from hpo_pilot.web.server_jobs import NoServerError, ServerJobs
 
 #: Limits of connections in total and per user. A browser opens few to one server, and hidden pages close theirs.
@@ -53,13 +52,11 @@ _AGAIN, _AWAY = 1500, 2.0
 class LiveUpdates:
     """Streams the changes of a page to the browsers that show it."""
 
-    def __init__(self, searches: SearchFragments, server_jobs: JobFragments | None = None) -> None:
+    def __init__(self, searches: SearchFragments, server_jobs: JobFragments) -> None:
         """Streams the changes of `searches`, and of the jobs and pilots of `server_jobs`."""
         self.searches = searches
         self._search_changes: ChangeWatcher[FragmentSet] = ChangeWatcher(searches.look, _LOOK)
-        self._job_changes: ChangeWatcher[FragmentSet] = (
-            self._search_changes if server_jobs is None else ChangeWatcher(server_jobs.look, _SERVER_LOOK)
-        )
+        self._job_changes: ChangeWatcher[FragmentSet] = ChangeWatcher(server_jobs.look, _SERVER_LOOK)
         self._watching: Counter[str] = Counter()
 
     def close(self) -> None:
@@ -263,9 +260,8 @@ class SearchFragments:
         self._library = library
         self._place = place or Place()
         self._here = here
-        self._lock = threading.Lock()
-        self._rows: OrderedDict[int, tuple[str, dict[str, Markup]]] = OrderedDict()
-        self._searches: OrderedDict[int, tuple[str, FragmentSet]] = OrderedDict()
+        self._rows: Kept[int, tuple[str, dict[str, Markup]]] = Kept(_KEPT)
+        self._searches: Kept[int, tuple[str, FragmentSet]] = Kept(_KEPT)
 
     def look(self, topic: str) -> Snapshot[FragmentSet]:
         """Returns the current fragments of a search's page, or of a page of searches.
@@ -345,7 +341,7 @@ class SearchFragments:
 
     def _cached(
         self,
-        kept: OrderedDict[int, tuple[str, _Content]],
+        kept: Kept[int, tuple[str, _Content]],
         view: SearchView,
         unsteered: str,
         make: Callable[[], _Content],
@@ -353,15 +349,9 @@ class SearchFragments:
         """Returns what was made of the present state of a search; calls `make` if `kept` has only older fragments."""
         step = "" if view.record.state.is_over else int(time.time()) // _STEP
         stamp, number = f"{view.tag}.{step}.{unsteered}", view.record.id
-        with self._lock:
-            known = kept.get(number)
+        known = kept.get(number)
         if known is None or known[0] != stamp:
-            known = stamp, make()
-            with self._lock:
-                kept[number] = known
-                kept.move_to_end(number)
-                while len(kept) > _KEPT:
-                    kept.popitem(last=False)
+            known = kept.put(number, (stamp, make()))
         return known[1]
 
 
@@ -455,7 +445,7 @@ class JobFragments:
         try:
             found = self._server_jobs.jobs(
                 search=wanted.search or None,
-                states=[JobState(wanted.state)] if wanted.state else [],
+                state=JobState(wanted.state) if wanted.state else None,
                 queue=wanted.queue or None,
                 limit=_JOBS,
                 before=wanted.before,

@@ -130,8 +130,7 @@ def _trial_file(request: Request) -> Response:
 
 def _runs_scripts(request: Request, view: SearchView) -> bool:
     """Returns whether the user owns the search; an operator is not enough."""
-    session = session_of(request)
-    return session is not None and user_of(session.caller).name == view.record.owner
+    return user_of(session_of(request).caller).name == view.record.owner
 
 
 @contextlib.contextmanager
@@ -150,7 +149,7 @@ def _archives(request: Request, view: SearchView, number: int) -> Iterator[dict[
     here = {}
     for fold, name in names.items():
         archive, _, folder = name.partition("/")
-        path = parts.workdir.panda_files / "storage" / archive
+        path = parts.api.workdir.panda_files / "storage" / archive
         # The embedded server's own file: it is there also while no server runs.
         if record.server in (None, EMBEDDED) and is_safe(archive) and path.is_file():
             here[fold] = (path, folder)
@@ -158,7 +157,7 @@ def _archives(request: Request, view: SearchView, number: int) -> Iterator[dict[
     if not others:
         yield here
         return
-    with fetched_outputs(parts.workdir, others, server=record.server, start=False) as fetched:
+    with fetched_outputs(parts.api.workdir, others, server=record.server, start=False) as fetched:
         yield {**here, **{fold: (path, "") for fold, path in fetched.items()}}
 
 

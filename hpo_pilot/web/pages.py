@@ -39,7 +39,6 @@ from hpo_pilot.report.summary import failure_groups
 from hpo_pilot.search import Search, Trial
 from hpo_pilot.search.command import filled_command
 from hpo_pilot.server.tokens import Tokens
-from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import EMBEDDED, Annotation, Store, UnknownSearchError
 from hpo_pilot.store.annotations import trial_annotations
 from hpo_pilot.store.lease import lease_holder
@@ -81,7 +80,6 @@ class PageContext:
 
     Attributes:
         library: the searches.
-        workdir: the service's work folder.
         gate: checks tokens.
         sessions: browser sessions.
         codes: codes of one-time links.
@@ -99,7 +97,6 @@ class PageContext:
     """
 
     library: SearchCache
-    workdir: WorkDir
     gate: Tokens
     sessions: Sessions
     codes: Codes
@@ -125,24 +122,20 @@ def place_of(request: Request) -> Place:
     return context_of(request).place or Place(service=str(request.base_url).rstrip("/"), token_file="FILE")  # noqa: S106  no secret
 
 
-def session_of(request: Request) -> Session | None:
-    """Returns the session of the request; None: not signed in, on pages that need no session."""
-    return cast("Session | None", getattr(request.state, "session", None))
+def session_of(request: Request) -> Session:
+    """Returns the session of the request; the guard has made sure of it, except on pages that need none."""
+    return cast(Session, request.state.session)
 
 
 def client_of(request: Request) -> SearchClient:
     """Returns a client of the store with the rights of the user."""
-    parts, session = context_of(request), session_of(request)
-    assert session is not None  # the guard has made sure of it
-    return client_for(session.caller, parts.workdir, parts.library.store)
+    parts = context_of(request)
+    return client_for(session_of(request).caller, parts.api.workdir, parts.api.store)
 
 
 def may_change(request: Request, view: SearchView) -> bool:
     """Returns whether the user may change a search."""
-    session = session_of(request)
-    if session is None:
-        return False
-    user = user_of(session.caller)
+    user = user_of(session_of(request).caller)
     return user.changes_all or user.name == view.record.owner
 
 
@@ -157,7 +150,7 @@ def view_of(request: Request) -> SearchView:
 
 def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
     """Renders a whole page."""
-    session = session_of(request)
+    session: Session | None = getattr(request.state, "session", None)
     common = {
         "session": session,
         "form_token": "" if session is None else context_of(request).sessions.form_token(session),
@@ -309,9 +302,8 @@ def _flat(document: Any, at: str = "") -> dict[str, str]:
 
 def actions_page(request: Request) -> Response:
     """Returns the actions for a search as HTML. A page requests them when the search's state has changed."""
-    parts, session, view = context_of(request), session_of(request), view_of(request)
-    assert session is not None
-    values = {"view": view, "may_change": may_change(request, view), "form_token": parts.sessions.form_token(session)}
+    view, form_token = view_of(request), context_of(request).sessions.form_token(session_of(request))
+    values = {"view": view, "may_change": may_change(request, view), "form_token": form_token}
     return packed_answer(request, rendered("actions.j2", values).encode(), "text/html; charset=utf-8")
 
 

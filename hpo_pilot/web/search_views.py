@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from typing import Generic, TypeVar
 
 from sqlalchemy import Engine
 
@@ -45,6 +46,9 @@ from hpo_pilot.store.progress import all_progress
 from hpo_pilot.store.queries import SearchHead, failure_of, records_of, search_heads, values_reported
 from hpo_pilot.store.trial_queries import TrialFilter, confirmation_runs, count_trials, level_counts, trials_numbered
 from hpo_pilot.web.figure_worker import FigureWorker
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 #: Searches among which those to compare are looked for.
 _OTHERS = 200
@@ -113,14 +117,37 @@ def shown_counts(engine: Engine, view: SearchView) -> dict[str, int]:
     return counts
 
 
+class Kept(Generic[_Key, _Value]):
+    """The values that were used last, at most `most`. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._values: OrderedDict[_Key, _Value] = OrderedDict()
+
+    def get(self, key: _Key) -> _Value | None:
+        """Returns a value; None: it is not kept."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def put(self, key: _Key, value: _Value) -> _Value:
+        """Keeps a value, and returns it."""
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return value
+
+
 class SearchCache:
     """Reads the searches of a store, and keeps parsed records. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         """Reads nothing yet. The caller closes the store."""
         self.store = store
-        self._lock = threading.Lock()
-        self._records: OrderedDict[int, SearchRecord] = OrderedDict()
+        self._records: Kept[int, SearchRecord] = Kept(_RECORDS)
 
     def heads(self) -> list[SearchHead]:
         """Returns the heads of all searches, newest first.
@@ -186,14 +213,8 @@ class SearchCache:
 
     def _parsed(self, record: SearchRecord) -> SearchRecord:
         """Returns the same record from the cache, where its definition may be parsed already."""
-        with self._lock:
-            known = self._records.get(record.id)
-            if known is None or known != record:
-                known = self._records[record.id] = record
-            self._records.move_to_end(record.id)
-            while len(self._records) > _RECORDS:
-                self._records.popitem(last=False)
-        return known
+        known = self._records.get(record.id)
+        return known if known is not None and known == record else self._records.put(record.id, record)
 
 
 #: From this number of failures in a row, the headline reports them first.
@@ -417,8 +438,7 @@ class FigureCache:
         """Draws the searches of `library`."""
         self._library, self._worker = library, worker
         self._making, self._making_slow = threading.Lock(), threading.Lock()
-        self._keeping = threading.Lock()
-        self._drawn: OrderedDict[tuple[int, str, tuple[str, ...]], DrawnFigures] = OrderedDict()
+        self._drawn: Kept[tuple[int, str, tuple[str, ...]], DrawnFigures] = Kept(_KEPT)
 
     def drawn(self, view: SearchView, key: str, axes: tuple[str, ...] = ()) -> DrawnFigures:
         """Returns the figures of a kind. They may be some seconds old while the search changes.
@@ -443,8 +463,7 @@ class FigureCache:
             return self._fresh(view, key, axes, source) or self._made(view, key, axes, source)
 
     def _fresh(self, view: SearchView, key: str, axes: tuple[str, ...], source: str) -> DrawnFigures | None:
-        with self._keeping:
-            known = self._drawn.get((view.record.id, key, axes))
+        known = self._drawn.get((view.record.id, key, axes))
         if known is None:
             return None
         age = time.monotonic() - known.since
@@ -471,9 +490,4 @@ class FigureCache:
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         now = time.monotonic()
         packed = DrawnFigures(gzip.compress(content, 5, mtime=0), tag, now, now - begun, source)
-        with self._keeping:
-            self._drawn[view.record.id, key, axes] = packed
-            self._drawn.move_to_end((view.record.id, key, axes))
-            while len(self._drawn) > _KEPT:
-                self._drawn.popitem(last=False)
-        return packed
+        return self._drawn.put((view.record.id, key, axes), packed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -115,7 +115,7 @@ class ServerJobsPage(_Value):
     Attributes:
         jobs: at most the number that the call asked for.
         before: value of `before` for the next call, which returns older jobs; None: there are no older ones.
-        counts: number of attempts in each state, after all filters except `states`. Without any such filter, jobs
+        counts: number of attempts in each state, after all filters except `state`. Without any such filter, jobs
             that are over count once per job, not once per attempt.
         is_live: False if no server runs: the jobs are as the last server left them.
     """
@@ -251,8 +251,6 @@ def _read(kind: type[_Read], data: object, call: str) -> _Read:
 
 # --- Calls to the server ---
 
-#: Maximum number of jobs in one answer.
-MOST_JOBS = 1000
 #: Default and maximum size of the text from `ServerJobs.log`, in bytes.
 LOG_END, LOG_MOST = 64 * 1024, 8 * 1024 * 1024
 
@@ -302,7 +300,7 @@ class ServerJobs:
         self,
         *,
         search: str | None = None,
-        states: Iterable[JobState] = (),
+        state: JobState | None = None,
         queue: str | None = None,
         limit: int = 100,
         before: int | None = None,
@@ -311,9 +309,9 @@ class ServerJobs:
 
         Args:
             search: `uid` or name of a search; only its jobs are returned; None: jobs of all searches.
-            states: only jobs in one of these states; empty: jobs in any state.
+            state: only jobs in this state; None: jobs in any state.
             queue: only jobs that wait or run at this queue; None: jobs at any queue.
-            limit: maximum number of jobs, 1 to `MOST_JOBS`.
+            limit: maximum number of jobs, 1 to 1000.
             before: only jobs with a PandaID below this one: `ServerJobsPage.before` of the previous page.
 
         Raises:
@@ -321,9 +319,9 @@ class ServerJobs:
         """
         given: dict[str, Any] = {
             "search": search,
-            "states": [state.value for state in states] or None,
+            "states": None if state is None else [state.value],
             "queue": queue,
-            "limit": max(1, min(limit, MOST_JOBS)),
+            "limit": limit,
             "before": before,
         }
         return _read(ServerJobsPage, self._ask("job_list", given), "job_list")
@@ -350,7 +348,7 @@ class ServerJobs:
             NoJobError: the server has no such job.
             NoServerError, TryAgainError: see the class.
         """
-        answer = self._ask("job_log", {"panda_id": panda_id, "size": max(1, min(size, LOG_MOST))})
+        answer = self._ask("job_log", {"panda_id": panda_id, "size": size})
         return ServerJobLog(text=str(answer.get("text", "")), is_whole=bool(answer.get("is_whole")))
 
     def pilots(self) -> list[ServerPilot]:

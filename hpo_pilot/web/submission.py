@@ -37,7 +37,6 @@ def show_new(request: Request) -> Response:
 async def submit_new(request: Request) -> Response:
     """Checks the search file of a sent form; with the button `submit` also registers its search."""
     parts, session, digest = context_of(request), session_of(request), None
-    assert session is not None  # the guard has made sure of it
     async with request.form(max_files=1, max_fields=10, max_part_size=MAX_SEARCH_FILE_BYTES) as given:
         check_form(parts.sessions, session, given.get("form"))
         fields = {name: str(given.get(name, "")).replace("\r\n", "\n") for name in ("text", "key", "do")}

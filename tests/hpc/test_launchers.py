@@ -310,6 +310,10 @@ GOLDEN = {
 }
 
 
+def test_these_are_the_profiles_that_come_with_the_product() -> None:
+    assert {path.stem for path in SITES.glob("*.yaml")} == GOLDEN.keys()
+
+
 @pytest.mark.parametrize("path", sorted(SITES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_lines_of_each_profile(path: Path) -> None:
     node = load_site(path).node

@@ -95,34 +95,6 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "deploy" / "sites").glob("*.yaml"))
 
 
-def test_the_profiles_that_come_with_the_product() -> None:
-    names = {
-        "alps",
-        "aurora",
-        "cern-htcondor",
-        "elcapitan",
-        "frontier",
-        "generic-flux",
-        "generic-htcondor",
-        "generic-lsf",
-        "generic-pbs",
-        "generic-slurm",
-        "grid",
-        "jupiter",
-        "karolina",
-        "leonardo",
-        "local",
-        "lumi-g",
-        "marenostrum5",
-        "perlmutter",
-        "perlmutter-cpu",
-        "polaris",
-        "summit",
-        "tuolumne",
-    }
-    assert {path.stem for path in SHIPPED} == names
-
-
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_they_are_sound(path: Path) -> None:
     profile = load_site(path)

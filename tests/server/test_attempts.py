@@ -147,7 +147,7 @@ def test_a_worker_that_ended_takes_its_jobs_along(queue: Queue) -> None:
     queue.acquire(harvester_id="h", worker_id="1")
     queue.acquire(harvester_id="h", worker_id="2")
     with queue.database.writing() as tx:
-        attempts.update_worker(tx, PilotIdentity("pilot"), "h", "1", "started", None)
+        attempts.update_worker(tx, PilotIdentity("pilot"), "h", "1", "started", "")
         attempts.update_worker(tx, PilotIdentity("pilot"), "h", "1", "finished", "node")
     assert queue.jobs(task_id) == [(1, 1, "failed"), (2, 1, "sent"), (3, 1, "activated"), (1, 2, "activated")]
     assert queue.describe(1)["jobDispatcherErrorDiag"] == "lost heartbeat : worker 1 of h finished"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import stat
-import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from hpo_pilot.panda.server import ADDRESS_FILE, PandaServer, read_address, remo
 from hpo_pilot.panda.task_parameters import encode_points
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.web.server_jobs import LOG_MOST, NoJobError, NoServerError, PilotState, ServerJobs
+from tests.archives import archive_of
 from tests.bearer import token
 from tests.server.conftest import RunningServer, send
 from tests.task_parameters import bare_params
@@ -62,16 +61,6 @@ def server_jobs(site: Site) -> ServerJobs:
     return ServerJobs(site.folder)
 
 
-def packed(**texts: str) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as archive:
-        for name, text in texts.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(text.encode())
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return made.getvalue()
-
-
 def test_jobs_of_a_search(site: Site, server_jobs: ServerJobs, task: TaskSpec) -> None:
     task_id = site.submit("user.me.demo.cafecafe.g1/", task, 4, site="ONE", campaign="demo.cafecafe", nGPU=2)
     (given,) = site.acquire("ONE", harvester_id="h", worker_id=7, target_architecture={"gpus": [{}, {}]})
@@ -93,8 +82,8 @@ def test_jobs_of_a_search(site: Site, server_jobs: ServerJobs, task: TaskSpec) -
     assert job.started and job.heard and not job.ended and not job.error and not job.has_log
     assert abs(job.heard.timestamp() - time.time()) < 30
 
-    assert [one.number for one in server_jobs.jobs(search="cafecafe", states=[JobState.RUNNING]).jobs] == [1]
-    assert server_jobs.jobs(search="cafecafe", states=[JobState.FAILED]).counts == page.counts
+    assert [one.number for one in server_jobs.jobs(search="cafecafe", state=JobState.RUNNING).jobs] == [1]
+    assert server_jobs.jobs(search="cafecafe", state=JobState.FAILED).counts == page.counts
     first = server_jobs.jobs(search="cafecafe", limit=3)
     assert [one.number for one in server_jobs.jobs(search="cafecafe", limit=3, before=first.before).jobs] == [1]
     assert len(server_jobs.jobs(queue="ONE").jobs) == 4 and not server_jobs.jobs(queue="NOWHERE").jobs
@@ -109,7 +98,7 @@ def test_jobs_of_a_search(site: Site, server_jobs: ServerJobs, task: TaskSpec) -
 def test_files_errors_and_attempts_of_a_failed_job(site: Site, server_jobs: ServerJobs) -> None:
     site.submit("user.me.other/", n_jobs=1, site="TWO")
     (given,) = site.acquire("TWO")
-    site.keep(given["logFile"], packed(**{"payload.log": "before\x1b[31m\nit broke", "core.bin": "\x00"}))
+    site.keep(given["logFile"], archive_of({"payload.log": b"before\x1b[31m\nit broke", "core.bin": b"\0"}))
     errors = {"pilot_error_code": 1305, "pilot_error_diag": "it broke", "exe_error_code": 3, "exe_error_diag": "why"}
     site.pilot.update(given["PandaID"], "failed", max_rss=12345.0, **errors)
     (again,) = site.acquire("TWO")
@@ -129,7 +118,7 @@ def test_files_errors_and_attempts_of_a_failed_job(site: Site, server_jobs: Serv
     # The second attempt's log takes the place of the first one's: it is nobody else's.
     assert not server_jobs.job(again["PandaID"]).job.has_log and server_jobs.log(again["PandaID"]).text == ""
     time.sleep(0.6)
-    site.keep(again["logFile"], packed(**{"payload.log": "second"}))
+    site.keep(again["logFile"], archive_of({"payload.log": b"second"}))
     site.pilot.update(again["PandaID"], "finished")
     assert "second" in server_jobs.log(again["PandaID"]).text
     assert server_jobs.log(given["PandaID"]).text == "" and not server_jobs.job(given["PandaID"]).job.has_log
@@ -252,7 +241,7 @@ def test_a_log_that_would_fill_the_memory_is_not_read(site: Site, server_jobs: S
     """The extended header of a member is kept in memory, and gigabytes of zeros pack to megabytes."""
     site.submit("user.me.bomb/", n_jobs=1, site="BOMB")
     (given,) = site.acquire("BOMB")
-    site.keep(given["logFile"], packed(**{f"{'0' * 2_000_000}.log": "text"}))
+    site.keep(given["logFile"], archive_of({f"{'0' * 2_000_000}.log": b"text"}))
     site.pilot.update(given["PandaID"], "finished")
     assert "cannot be read" in server_jobs.log(given["PandaID"]).text
 
@@ -267,7 +256,7 @@ def test_jobs_and_logs_of_a_server_that_has_ended(tmp_path: Path, task: TaskSpec
         site.pilot.update(killed["PandaID"], "failed", pilot_error_code=1144)
         site.submit("user.me.other/", n_jobs=1, site="TWO")
         (given,) = site.acquire("TWO")
-        site.keep(given["logFile"], packed(**{"payload.log": "epoch 1\n"}))
+        site.keep(given["logFile"], archive_of({"payload.log": b"epoch 1\n"}))
         site.pilot.update(given["PandaID"], "failed")
         seen, log = server_jobs.jobs(search="demo"), server_jobs.log(given["PandaID"])
         everything = server_jobs.jobs()

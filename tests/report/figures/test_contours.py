@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from hpo_pilot.report.parameter_figures import GRID
 from hpo_pilot.search import Search, Trial
 from tests.report.figures.made_up import draw, make_search, make_trial, make_trials
 
@@ -104,4 +103,3 @@ def test_three_pairs_at_most_and_few_trials_say_why(search: Search) -> None:
     assert [figure.key for figure in figures] == ["contours-0", "contours-1", "contours-2"]
     (few,) = draw("contours", search, make_trials(search, 9))
     assert few.description.startswith("Needs 16 finished trials")
-    assert GRID**2 < 2000

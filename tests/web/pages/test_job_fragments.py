@@ -100,10 +100,10 @@ def test_the_page_of_jobs(browser, board):
     assert 'href="/jobs?search=demo&amp;state=running&amp;queue=Q&amp;before=7"' in text
     assert 'data-live="/jobs/live?search=demo&amp;state=running&amp;queue=Q&amp;before=99"' in text
     assert "<script>alert" not in text
-    asked = {"search": "demo", "states": [JobState.RUNNING], "queue": "Q", "limit": 100, "before": 99}
+    asked = {"search": "demo", "state": JobState.RUNNING, "queue": "Q", "limit": 100, "before": 99}
     assert board.asked[-1] == asked
     check(browser.get("/jobs?state=nonsense&before=-1&search=" + "x" * 500))
-    assert board.asked[-1] == {"search": "x" * 100, "states": [], "queue": None, "limit": 100, "before": None}
+    assert board.asked[-1] == {"search": "x" * 100, "state": None, "queue": None, "limit": 100, "before": None}
 
 
 def test_the_page_of_pilots(browser, board):
@@ -132,7 +132,7 @@ def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
         first = await event(stream)
         assert first["state"] == "there no-jobs"
         assert board.asked[-1]["search"] == "demo"
-        assert board.asked[-1]["states"] == [JobState.RUNNING]
+        assert board.asked[-1]["state"] == JobState.RUNNING
         board.there = [job(12, JobState.FINISHED)]
         second = await event(stream)
         assert (second["state"], "/jobs/12" in second["html"]["f-jobs"]) == ("there jobs", True)

@@ -44,7 +44,7 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.fixture
 def desk(pages) -> LiveUpdates:
-    return LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()))
+    return LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), pages.monitor._parts.job_fragments)
 
 
 def test_changes_arrive_alone(pages, desk):
@@ -151,7 +151,7 @@ def test_a_store_that_is_away_is_said_and_waited_for(monkeypatch):
             return Snapshot(live_module.FragmentSet({"f-state": topic}, "", "x"), "tag")
 
     async def watch() -> None:
-        stream = answer_of(LiveUpdates(Away()), "s").body_iterator
+        stream = answer_of(LiveUpdates(Away(), Away()), "s").body_iterator
         seen = [await anext(stream) for _ in range(3)]
         assert seen[1].startswith("event: away")
         assert json.loads(seen[2].removeprefix("data: "))["html"] == {"f-state": "s"}

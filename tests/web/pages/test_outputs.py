@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
-
 import pytest
 
 from hpo_pilot.jobs import JobState
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.server.tokens import Role
+from tests.archives import archive_of
 from tests.made import made_attempt, made_end
 from tests.rest_api import add_trials
 from tests.web.pages.test_pages import check
@@ -39,20 +37,10 @@ def _kept(pages, name: str, content: bytes, folder: str = "") -> str:
     return f"/searches/{name}/trials/1"
 
 
-def _packed(folder: str = "") -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
-        for name, content in FILES.items():
-            info = tarfile.TarInfo(folder + name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return packed.getvalue()
-
-
 @pytest.fixture(scope="module")
 def trial(pages) -> str:
     """A trial of alice with files, in an archive that has those of other trials too."""
-    return _kept(pages, "kept-files", _packed("t1f0/"), "/t1f0")
+    return _kept(pages, "kept-files", archive_of({f"t1f0/{name}": content for name, content in FILES.items()}), "/t1f0")
 
 
 def test_files_are_listed_by_kind(pages, trial):
@@ -108,7 +96,7 @@ def test_other_files_are_not_sent(pages, trial, fold, name):
 
 
 def test_damaged_archives_and_trials_without_files(pages):
-    damaged = _kept(pages, "damaged-files", _packed()[:9000])
+    damaged = _kept(pages, "damaged-files", archive_of(FILES)[:9000])
     text = check(pages.browser().get(f"{damaged}/files"))
     assert 'class="problem"' in text
     assert pages.browser().get(f"{damaged}/file", params={"fold": 0, "name": "zzz"}).status_code == 422

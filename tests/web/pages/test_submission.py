@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import html
-import io
 import tarfile
 
 import pytest
 
+from tests.archives import archive_of
 from tests.web.pages.conftest import form_token
 from tests.web.pages.test_pages import check
 
 SPACE = "space: {x: {type: real, low: 0, high: 1}}\n"
-
-
-def packed(*names: str) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as archive:
-        for name in names:
-            archive.addfile(tarfile.TarInfo(name))
-    return made.getvalue()
+FILES = f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n"
 
 
 def send(browser, text: str, do: str = "submit", archive: bytes | None = None, key: str = "0123456789"):
@@ -50,7 +43,7 @@ def test_a_search_without_files_is_checked_and_submitted_once(pages):
 def test_a_payload_is_the_packed_folder_or_its_files(pages, names):
     name = f"packed-{len(names[0])}"
     text = f"search: {name}\n{SPACE}payload: {{files: ../my/train, command: python train.py}}\n"
-    answer = send(pages.browser(), text, archive=packed(*names), key=f"{name}-key")
+    answer = send(pages.browser(), text, archive=archive_of(dict.fromkeys(names, b"")), key=f"{name}-key")
     assert answer.status_code == 303, answer.text
     with tarfile.open(pages.store.search(name).sandbox) as sandbox:
         assert {"train.py", "lib/a.py"} <= set(sandbox.getnames())
@@ -62,19 +55,15 @@ def test_a_payload_is_the_packed_folder_or_its_files(pages, names):
         ("search: w\nspace: {x: {type: reel}}\n", None, ["line 2, column", "real"]),
         ("search: [<b>\n", None, ["line "]),
         ("", None, ["problem"]),
-        (
-            f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n",
-            None,
-            ["line 3, column 18", "payload.files", "choose the packed"],
-        ),
+        (FILES, None, ["line 3, column 18", "payload.files", "choose the packed"]),
         (
             f"search: w\n{SPACE}payload: {{command: 'true'}}\nwarm_start: [old.csv]\n",
             None,
             ["line 4, column 14", "hpo-pilot submit"],
         ),
-        (f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n", b"no archive", ["the payload is refused"]),
-        (f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n", packed("../x"), ["the payload is refused"]),
-        (f"search: w\n{SPACE}payload: {{files: my, command: 'true'}}\n", b"x" * (3 << 19), ["above 1 MB"]),
+        (FILES, b"no archive", ["the payload is refused"]),
+        (FILES, archive_of({"../x": b""}), ["the payload is refused"]),
+        (FILES, b"x" * (3 << 19), ["above 1 MB"]),
     ],
     ids=range(8),
 )
