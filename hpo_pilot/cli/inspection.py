@@ -322,7 +322,7 @@ def best(client: SearchClient, identity: IdArgument, as_json: JsonOption = False
         return
     search = client.status(identity)
     if found is None:
-        typer.echo(f"search {search['name']!r} has no finished trial yet", err=True)
+        typer.echo(f"search {search['name']!r} has no finished trial", err=True)
         raise typer.Exit(1)
     if isinstance(found, list):
         _print_trials(search, found)

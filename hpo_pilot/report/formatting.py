@@ -250,6 +250,8 @@ def gain_text(gain: Mapping[str, Any], metric: str) -> str:
     """Formats the gain of a search in `metric` and its gain per GPU-hour, or per core-hour if no GPU was used."""
     if gain["first"] is None:
         what = f"hypervolume {number(gain['gain'])}"
+    elif not gain["gain"]:
+        return f"none: no result is better than the first one, {metric} {number(gain['first'])}"
     else:
         what = f"{metric} from {number(gain['first'])} (the first result) to {number(gain['best'])}"
         what += f": {number(gain['gain'])}"

@@ -394,9 +394,11 @@ class Database:
                 raise
             if self.is_postgresql:
                 raise TryAgainError(f"the database {self._name} does not answer: {error.orig}") from error
+            if "disk is full" in str(error.orig):
+                raise TryAgainError(f"database {self._name}: {error.orig}: free some space and try again") from error
             raise InputError(
-                f"the database {self._name} cannot be used: {error.orig}; check that its folder is writable, that the "
-                "disk is not full, and that the file is a SQLite database"
+                f"the database {self._name} cannot be used: {error.orig}; check that its folder is writable and that "
+                "the file is a SQLite database"
             ) from error
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="database-reader")

@@ -337,7 +337,7 @@ def kept_outputs(store: Store, record: SearchRecord, which: str) -> tuple[int, d
         raise InputError(f"search {record.name!r} has several objectives: name a trial instead of `best`; {there}")
     if which == "best":
         if progress.best_for_people is None:
-            raise InputError(f"search {record.name!r} has no finished trial yet")
+            raise InputError(f"search {record.name!r} has no finished trial")
         number = progress.best_for_people
     elif not is_search_number(which):
         raise InputError(f"{which!r} names no trial: give `best` or the number of a trial")

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, Text, cast, func,
 
 from hpo_pilot.databases import among, database_bytes, make_tables, tables_are_current
 from hpo_pilot.errors import InputError
+from hpo_pilot.search.mistakes import closest, listing
 from hpo_pilot.search.trials import ENDED_TRIALS, Generation, Trial, TrialState
 from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
@@ -223,9 +224,11 @@ class Store:
                 wanted = t.searches.c.id == int(identity)
             row = connection.execute(select(t.searches).where(wanted)).one_or_none()
             if row is None:
-                newest = select(t.searches.c.name).order_by(t.searches.c.id.desc()).limit(10)
+                newest = select(t.searches.c.name).order_by(t.searches.c.id.desc()).limit(1000)
                 names = connection.scalars(newest).all()
-                there = f"there are {', '.join(names)}" if names else "the store is empty"
+                there = f"there is {listing(names[:10])}" if names else "the store is empty"
+                if (meant := closest(str(identity), names)) is not None:
+                    there = f"did you mean {meant}?"
                 where = url_without_password(self.engine.url)
                 raise UnknownSearchError(str(identity), there, where)
         return search_record(row)

@@ -152,7 +152,9 @@ class _Translation:
         one, other_one = self._value(left), self._value(right)
         pairs = [a == b for a, b in zip(one, other_one, strict=True) if a is not None and b is not None]
         both = [value.is_there for value in (one, other_one) if value.is_there is not None]
-        same = func.coalesce(or_(false(), *pairs), false())
+        if not pairs:
+            raise ValueError(f"compares a text with a number: {ast.unparse(left)} and {ast.unparse(right)}")
+        same = func.coalesce(or_(*pairs), false())
         return case((and_(*both), same)) if both else same
 
     def _number(self, node: ast.expr) -> ColumnElement[Any]:

@@ -65,7 +65,7 @@ class ProblemAnswer(BaseModel):
                     "title": "Not Found",
                     "status": 404,
                     "code": "not_found",
-                    "message": "no search 'digit': there are digits-mlp",
+                    "message": "no search 'digit': did you mean digits-mlp?",
                     "problems": [],
                 }
             ]

@@ -68,8 +68,10 @@ def test_names_are_one_search_s_and_an_unknown_one_names_those_that_are(store, s
     with pytest.raises(InputError, match="the store is empty"):
         store.search("nope")
     store.create_search(search, source="demo.yaml", sandbox="/s", owner="me")
-    with pytest.raises(InputError, match="there are demo"):
+    with pytest.raises(InputError, match=r"there is demo$"):
         store.search("nope")
+    with pytest.raises(InputError, match=r"did you mean demo\?"):
+        store.search("dmeo")
     with pytest.raises(InputError, match="already has a search 'demo'"):
         store.create_search(search, source="demo.yaml", sandbox="/s", owner="me")
 

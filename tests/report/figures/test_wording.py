@@ -120,6 +120,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
         "2.5 of 5 GPU-hours (50%), 10 core-hours, 2 of 8 hours (25%)",
     ),
     (gain_text, (GAIN, "loss"), "loss from 0.5 (the first result) to 0.25: 0.25; 0.125 per core-hour"),
+    (gain_text, ({**GAIN, "gain": 0.0}, "loss"), "none: no result is better than the first one, loss 0.5"),
     (gain_text, (VOLUME, "loss"), "hypervolume 0.25; 0.5 per GPU-hour"),
     (time_left, (0.2, 0.1, 3.0), "about a moment"),
     (time_left, (125.3, 121.0, 130.0), "about 2 min 5 s"),
