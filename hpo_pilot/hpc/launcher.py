@@ -136,9 +136,18 @@ class LogPatterns:
         return frozenset(node for node in nodes if {node, node.partition(".")[0]} & named)
 
     def failure(self, said: str) -> str:
-        """Returns the first line of a log about ranks that did not start or lost their node; empty: there is none."""
-        pattern = "|".join(filter(None, (self.broken, self.not_started, self.away))) or "(?!)"
-        return next((line for line in self._own_lines(said) if re.search(pattern, line)), "")
+        """Returns the first line of a log about ranks that did not start or lost their node; empty: there is none.
+
+        Once a rank has failed, messages that nothing was started come from the launcher's end, and are no cause.
+        """
+        any_time = "|".join(filter(None, (self.broken, self.away))) or "(?!)"
+        pattern = f"{any_time}|{self.not_started or '(?!)'}"
+        for line in self._own_lines(said):
+            if re.search(pattern, line):
+                return line
+            if self.dead and re.search(self.dead, line):
+                pattern = any_time
+        return ""
 
     def is_away(self, said: str) -> bool:
         """Returns True if, by a log, nothing starts on any node."""

@@ -120,6 +120,15 @@ Error: Remote JSM server is not responding on host batch5
 """
 
 
+#: torch 2.13 on two nodes, whose first node ended while the second was busy.
+_TORCHRUN_ENDS = """\
+E1129 10:31:16.1 8417 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 1
+W1129 10:31:18.6 8417 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1298] The node 'n2_8417_0' has failed \
+to shutdown the rendezvous 'hpo-pilot-20001' due to an error of type RendezvousConnectionError.
+"""
+_NO_STORE = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection failed"
+
+
 def test_ranks_that_were_terminated() -> None:
     said = "srun: error: n2: task 1: Terminated\nsrun: error: n1: task 0: "
     log_patterns = LAUNCHERS["srun"].log_patterns
@@ -142,6 +151,8 @@ def test_ranks_that_were_terminated() -> None:
         ("flux", "0: 0.03s: job.exception f4 type=alloc severity=0 unsatisfiable request", "", False),  # a rank said it
         ("pals", "launch failed on x3: Failed to parse implicit GPU selection", "launch failed on x3", False),
         ("mpirun", "There are not enough slots available in the system", "There are not enough slots", False),
+        ("torchrun", f"ValueError: boom\n{_TORCHRUN_ENDS}", "", False),  # a rank failed, then the store went away
+        ("torchrun", f"{_NO_STORE}\n{_TORCHRUN_ENDS}", _NO_STORE, False),
     ],
 )
 def test_whether_nothing_starts_anywhere(launcher: str, said: str, why: str, is_away: bool) -> None:
