@@ -122,7 +122,11 @@ def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, b
     order: dict[str, Any] = {"title": {"text": _IN_ORDER}}
     if by_date:
         order = {"title": {"text": "end of the trial (UTC)"}, "type": "date"}
-    elif max([*places.values(), *(line[-1][0] for _, line in compared)], default=0) <= 12:
+    own_width = max([search.budget.trials, *places.values()])
+    longest = max((line[-1][0] for _, line in compared), default=0)
+    if longest > own_width:  # else few trials would be a heap at the left
+        order["range"] = [0, 1.03 * own_width]
+    if not by_date and max([longest, *places.values()]) <= 12:
         order["dtick"] = 1
     layout = {"xaxis": order, "yaxis": axis.layout, "legend": LEGEND, "meta": VALUE_AXIS}
     add_failures(traces, layout, [(places[trial.number], trial) for trial in failed])
@@ -142,6 +146,9 @@ def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, b
         results.not_projected_note,
         view_note(axis),
         f"the latest {PEER_LIMIT} of {len(peers)} searches of the same space" if compared != peers else "",
+        f"other searches have up to {longest:,} results, beyond the first view; double-click shows all"
+        if longest > own_width
+        else "",
         **layout,
     )
 

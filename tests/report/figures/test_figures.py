@@ -100,6 +100,7 @@ def test_few_results_get_a_tick_each_unless_the_axis_is_long(search: Search, tri
     (line,) = (each for each in figure.spec["data"] if each.get("legendgroup") == "peers")
     low, high = figure.spec["layout"]["yaxis"]["range"]
     assert low < line["y"][-1] < high, "the other search's best value is in the picture"
+    assert figure.spec["layout"]["xaxis"]["range"][1] < 60 and "up to 300 results, beyond the first view" in figure.note
     late = [replace(few[0], told=300)]
     for long in (figure, draw("convergence", search, late)[0]):
         assert "dtick" not in long.spec["layout"]["xaxis"]
