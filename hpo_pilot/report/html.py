@@ -72,13 +72,13 @@ def citation(search: Search, facts: ReportFacts, definition: str) -> str:
         definition: the search as its report prints it; the sentence contains the start of its SHA-256.
     """
     digest = hashlib.sha256(definition.encode()).hexdigest()[:16]
-    when = ""
+    when, kind = "", "point" if search.fidelity else "trial"
     if facts.started is not None:
         end = f" to {facts.ended:%Y-%m-%d}" if facts.ended and facts.ended.date() != facts.started.date() else ""
         when = f", {facts.started:%Y-%m-%d}{end}"
     return (
         f'Hyper-parameter search "{search.name}"{when}: optimizer {search.optimizer.name}, budget of '
-        f"{search.budget.trials} trials, seed {search.seed}, definition SHA-256 {digest}. "
+        f"{formatting.count(search.budget.trials, kind)}, seed {search.seed}, definition SHA-256 {digest}. "
         f"Made with hpo-pilot, version {__version__}."
     )
 

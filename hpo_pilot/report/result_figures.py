@@ -105,7 +105,8 @@ def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, b
     infeasible = [trial for trial in results.infeasible if trial.number in places][:POINT_LIMIT]
     shown = thinned(search, scanned, POINT_LIMIT)
     steps = best_so_far(search.objective, [(places[t.number], figure_of_merit(t)) for t in told if t.confirms is None])
-    axis = merit_axis(search, [*map(value_of, [*scanned, *repeated, *infeasible]), *map(projected_value, projected)])
+    own = [*map(value_of, [*scanned, *repeated, *infeasible]), *map(projected_value, projected)]
+    axis = merit_axis(search, [*own, *(line[-1][1] for _, line in compared)])
     traces: list[dict[str, Any]] = [
         *(_peer_line(peer, line, first=place == 0) for place, (peer, line) in enumerate(compared)),
         _told_marks("trial", search, shown, places, {"color": BLUE, "size": 7, "opacity": 0.75}),
@@ -121,7 +122,11 @@ def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, b
     order: dict[str, Any] = {"title": {"text": _IN_ORDER}}
     if by_date:
         order = {"title": {"text": "end of the trial (UTC)"}, "type": "date"}
-    elif len(told) <= 12:
+    own_width = max([search.budget.trials, *places.values()])
+    longest = max((line[-1][0] for _, line in compared), default=0)
+    if longest > own_width:  # else few trials would be a heap at the left
+        order["range"] = [0, 1.03 * own_width]
+    if not by_date and max([longest, *places.values()]) <= 12:
         order["dtick"] = 1
     layout = {"xaxis": order, "yaxis": axis.layout, "legend": LEGEND, "meta": VALUE_AXIS}
     add_failures(traces, layout, [(places[trial.number], trial) for trial in failed])
@@ -141,6 +146,9 @@ def _course_figure(results: Results, comparable: Sequence[PeerSearch] = (), *, b
         results.not_projected_note,
         view_note(axis),
         f"the latest {PEER_LIMIT} of {len(peers)} searches of the same space" if compared != peers else "",
+        f"other searches have up to {longest:,} results, beyond the first view; double-click shows all"
+        if longest > own_width
+        else "",
         **layout,
     )
 

@@ -121,8 +121,9 @@ class Steps:
 JOB_LIMIT, ROW_LIMIT = 600, 64
 #: Points of the curve; with more, it shows means over this number of equal time spans.
 PLACE_LIMIT = 400
-#: The first view of the curve ends at this multiple of the largest number of running jobs.
-_CROWD = 3
+#: The first view of the curve ends at this multiple of the largest number of running jobs, if more than so many jobs
+#: ran and waited.
+_CROWD, _FEW = 3, 10
 _GREY = "#8a93a0"
 _UNKNOWN = "node not known"
 
@@ -164,7 +165,7 @@ def _count_curve(search: Search, jobs: Sequence[JobSpan], notes: Sequence[str]) 
         _area("waiting", texts, heights[1], _GREY, "rgba(138,147,160,0.25)"),
     ]
     peak = max(map(sum, zip(*heights, strict=True)))
-    crowded = peak > _CROWD * running.most
+    crowded = peak > max(_FEW, _CROWD * running.most)
     vertical: dict[str, Any] = {"title": {"text": "jobs"}, "rangemode": "tozero"}
     if crowded:  # else the running jobs would be a line at the bottom
         vertical["range"] = [0, _CROWD * running.most]

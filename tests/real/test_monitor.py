@@ -278,6 +278,17 @@ def test_no_page_has_a_barrier(sign_in, barriers, width, scheme):
             assert not barriers(watched.page), name
 
 
+def test_a_long_name_stays_in_its_place(sign_in):
+    with sign_in(390) as watched:
+        watched.open("/searches/calo-scan")
+        watched.drawn()
+        for place in (".kind figcaption h4", "dl.point dt"):
+            name = watched.page.locator(place).first
+            name.evaluate("element => { element.textContent = 'name_'.repeat(20); }")
+            assert name.evaluate("element => element.scrollWidth - element.clientWidth") <= 0, place
+            assert watched.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, place
+
+
 def test_every_figure_is_drawn(sign_in):
     with sign_in() as watched:
         watched.open("/searches/calo-scan")

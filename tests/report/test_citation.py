@@ -8,7 +8,7 @@ from hpo_pilot import __version__
 from hpo_pilot.report.html import ReportFacts, citation, payload_versions
 from hpo_pilot.search import Search, Trial
 from tests.made import made_fold
-from tests.report.figures.made_up import make_trial
+from tests.report.figures.made_up import make_search, make_trial
 
 
 def test_a_citation_tells_which_search_it_was(search: Search, facts: ReportFacts) -> None:
@@ -23,6 +23,8 @@ def test_a_citation_tells_which_search_it_was(search: Search, facts: ReportFacts
     later = citation(search, replace(facts, ended=facts.ended + timedelta(days=2)), "")
     assert ", 2026-03-01 to 2026-03-03:" in later
     assert '"digits-mlp": optimizer' in citation(search, ReportFacts(), "")
+    levels = make_search(fidelity={"epochs": {"low": 1, "high": 9}}, budget={"trials": 12})
+    assert "budget of 12 points, seed" in citation(levels, ReportFacts(), "")
 
 
 def test_versions_that_payloads_report() -> None:

@@ -86,8 +86,24 @@ def test_convergence_has_peers_that_ask_the_same_as_thin_lines(search: Search, t
     assert "other &lt;b&gt;: best" in lines[0]["hovertemplate"]
     assert [line["showlegend"] for line in lines] == [True, False], "one entry for all"
     assert "Other searches of the same space reached a loss of: other <b> 0." in figure.description
+    low, high = figure.spec["layout"]["yaxis"]["range"]
+    assert all(low < line["y"][-1] < high for line in lines)
     many = draw("convergence", search, trials, peers=[peers[0]] * 9)[0]
     assert f"latest {PEER_LIMIT} of 9 searches" in many.note
+
+
+def test_few_results_get_a_tick_each_unless_the_axis_is_long(search: Search, trials: list[Trial]) -> None:
+    few = [make_trial(number, 3.0 + number / 10, told=number) for number in (1, 2)]
+    assert draw("convergence", search, few)[0].spec["layout"]["xaxis"]["dtick"] == 1
+    better = PeerSearch("long", make_search(), make_trials(search, 300, seed=4))
+    figure = draw("convergence", search, few, peers=[better])[0]
+    (line,) = (each for each in figure.spec["data"] if each.get("legendgroup") == "peers")
+    low, high = figure.spec["layout"]["yaxis"]["range"]
+    assert low < line["y"][-1] < high, "the other search's best value is in the picture"
+    assert figure.spec["layout"]["xaxis"]["range"][1] < 60 and "up to 300 results, beyond the first view" in figure.note
+    late = [replace(few[0], told=300)]
+    for long in (figure, draw("convergence", search, late)[0]):
+        assert "dtick" not in long.spec["layout"]["xaxis"]
 
 
 def test_convergence_marks_confirmation_runs(search: Search, trials: list[Trial]) -> None:

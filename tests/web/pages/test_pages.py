@@ -369,6 +369,7 @@ def test_levels_of_trials_and_of_their_search(pages):
     assert "paused (2)" in table and "finished (1)" in table and "after trial 1" in table
     assert all((f"/trials/{n}" in table) is shown for n, shown in ((1, False), (2, True), (3, True)))
     overview = check(alice.get(f"/searches/{name}"))
+    assert re.search("<dt>Budget</dt><dd>[0-9]+ points,", overview)
     assert "epochs: 1, 3, 9" in overview and ">1 finished<" in overview and ">2 paused<" in overview
     client = SearchClient.local(pages.workdir, opened=pages.store)
     assert [trial["state"] for trial in client.trials(name)] == ["finished", "paused", "paused"]
