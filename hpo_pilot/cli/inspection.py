@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -259,8 +259,8 @@ def trials(
         typer.echo(f"search {search['name']!r} has no {'such trials' if where else 'trials yet'}")
         return
     _print_trials(search, found)
-    for trial in found:
-        _show_failures(trial, whole=log)
+    for alike in _by_reason(found, whole=log):
+        _show_failures(alike, whole=log)
 
 
 def _level_name(search: StatusDocument) -> str:
@@ -300,10 +300,31 @@ def _state(trial: TrialDocument, digits: int) -> str:
     return stop_text(stop["step"], stop["value"], min(digits, 5))
 
 
-def _show_failures(trial: TrialDocument, *, whole: bool) -> None:
-    if not trial["error"] or trial["stopped"]:
-        return
-    typer.echo(f"\ntrial {trial['number']} {trial['state']}: {printable(trial['error'])}")
+def _by_reason(found: Iterable[TrialDocument], *, whole: bool) -> list[list[TrialDocument]]:
+    """Returns the trials that failed or were stopped, in lists of one reason each; `whole`: in lists of one trial."""
+    reasons: dict[tuple[str, str, int], list[TrialDocument]] = {}
+    for trial in found:
+        if trial["error"] and not trial["stopped"]:
+            reasons.setdefault((trial["state"], trial["error"], trial["number"] * whole), []).append(trial)
+    return list(reasons.values())
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Returns rising numbers in words: 1-3, 5."""
+    runs: list[list[int]] = []
+    for each in numbers:
+        if runs and each == runs[-1][-1] + 1:
+            runs[-1][1:] = [each]
+        else:
+            runs.append([each])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _show_failures(alike: Sequence[TrialDocument], *, whole: bool) -> None:
+    """Prints the reason of trials, and the end of the first one's logs."""
+    trial, *others = alike
+    heading = f"trials {_ranges(each['number'] for each in alike)}" if others else f"trial {trial['number']}"
+    typer.echo(f"\n{heading} {trial['state']}: {printable(trial['error'] or '')}")
     for fold in trial["folds"]:
         lines = printable((fold["error"] and fold.get("log_tail")) or "").strip().splitlines()
         for line in lines if whole else lines[-5:]:

@@ -172,7 +172,10 @@ def resume(
     client: SearchClient,
     identity: IdArgument,
     new_payload: Annotated[
-        bool, typer.Option("--new-payload", help="Send the corrected files of the payload.")
+        bool,
+        typer.Option(
+            "--new-payload", help="Send the corrected files of the payload; the search file counts as it was submitted."
+        ),
     ] = False,
     file: Annotated[
         Path | None,
@@ -189,7 +192,8 @@ def resume(
             "not change"
         )
     search = client.resume(identity, new_payload=new_payload, file=file)
-    _print_state(search, f"search {search['name']!r} may go on; {goes_on(client, search)}", as_json)
+    files = " with the payload's present files (of the search file only the budget may change)" if new_payload else ""
+    _print_state(search, f"search {search['name']!r} may go on{files}; {goes_on(client, search)}", as_json)
 
 
 @on_client

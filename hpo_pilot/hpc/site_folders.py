@@ -22,7 +22,8 @@ def site_folders() -> tuple[Path, ...]:
     named = [Path(name).expanduser() for name in os.environ.get(SITES_VARIABLE, "").split(os.pathsep) if name]
     home = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     own = Path(home) / "hpo_pilot" / "sites"
-    return (*named, *(folder for folder in (own, *_shipped()) if folder.is_dir()))
+    # Not `Path.is_dir`: it raises for a home that this account may not read, as under sudo.
+    return (*named, *(folder for folder in (own, *_shipped()) if os.path.isdir(folder)))  # noqa: PTH112
 
 
 def shipped_folder(package: Path, data: Sequence[Path]) -> Path | None:

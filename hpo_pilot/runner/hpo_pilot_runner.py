@@ -477,7 +477,7 @@ def run(options: "Dict[str, str]") -> None:
     if life.figures:
         life.figures.end()
     if cause == "limit":
-        ended = "reached its time limit of %s minutes" % payload["minutes"]
+        ended = "reached its time limit of %s minutes (resources.minutes)" % payload["minutes"]
     elif cause == "term" and os.path.exists(STOP_FILE):
         ended = clean(read(STOP_FILE, 1000), 1000)
     elif cause:

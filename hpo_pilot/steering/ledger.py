@@ -80,7 +80,8 @@ class Ledger:
                 self._stopped.add(attempt.trial)
                 continue
             tasks[attempt.trial, attempt.fold].add(attempt.task_id)
-            trial.started = trial.started or attempt.started is not None
+            if attempt.started is not None:
+                trial.starts[attempt.key] = attempt.started
             if attempt.is_final:
                 trial.results.setdefault(attempt.fold, attempt)
             if attempt.state is JobState.NOT_RUN:
@@ -149,9 +150,13 @@ class Ledger:
         if not is_new:
             return False
         self._enter(attempt, changes)
-        if not trial.started and attempt.started is not None:
-            trial.started = True
-            changes.started.append((trial.number, attempt.started))
+        if attempt.started is not None:
+            before = trial.first_start
+            trial.starts[attempt.key] = (
+                attempt.started
+            )  # A server's has whole seconds; the runner's later report is exact.
+            if (first := trial.first_start) is not None and first != before:
+                changes.started.append((trial.number, first))
         if attempt.is_final:
             trial.results[attempt.fold] = attempt
         return attempt.state is JobState.NOT_RUN
@@ -430,13 +435,14 @@ class OpenTrial:
 
     Attributes:
         trial: the trial; its `stop` is set once it was told to stop early.
+        starts: start of each attempt that has started, in seconds since the epoch.
         results: the attempt that counts, by fold.
         lost: number of losses, by fold.
         halted: folds whose jobs ended without a result after the trial was told to stop.
     """
 
     trial: Trial
-    started: bool = False
+    starts: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     results: dict[int, Attempt] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     halted: set[int] = field(default_factory=set)
@@ -450,6 +456,11 @@ class OpenTrial:
     def seed(self) -> int:
         """Seed of the trial."""
         return self.trial.seed
+
+    @property
+    def first_start(self) -> float | None:
+        """Start of its first job, in seconds since the epoch; None: none has started."""
+        return min(self.starts.values(), default=None)
 
     @property
     def stop(self) -> EarlyStop | None:
@@ -469,6 +480,7 @@ class Changes:
         attempts: new or changed attempts.
         ends: trials that are over now.
         again: jobs to submit again.
+        started: (trial, seconds since the epoch) of trials whose start is new or known more exactly.
         spent: growth of time and energy of all jobs together.
         look: number of this query, if it brought intermediate values for the early-stopping rule.
         stops: trials that are told to stop early, by number.

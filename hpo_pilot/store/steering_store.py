@@ -261,7 +261,7 @@ class SteeringStore(Store):
             attempts: new or changed attempts of jobs.
             ends: trials that are over with these.
             ended_tasks: ids of tasks that are over. Their attempts whose end was not seen are closed.
-            started: (trial, seconds since the epoch) of trials whose first job has started.
+            started: (trial, seconds since the epoch) of trials whose start is new or known more exactly.
             events: texts for the log.
             resubmit: the task that submits lost folds again.
             stop_rest: ends all open trials as stopped, for this reason.
@@ -280,7 +280,7 @@ class SteeringStore(Store):
             for number, when in started:
                 connection.execute(
                     update(t.trials)
-                    .where(t.trials.c.search_id == search_id, t.trials.c.number == number, t.trials.c.started.is_(None))
+                    .where(t.trials.c.search_id == search_id, t.trials.c.number == number)
                     .values(state=TrialState.RUNNING, started=when)
                 )
             for end in ends:

@@ -10,6 +10,7 @@ import pytest
 
 from hpo_pilot.cli.searches import point_of
 from hpo_pilot.errors import InputError
+from hpo_pilot.search.trials import TrialState
 from hpo_pilot.store import SearchState
 from tests.cli.conftest import printed, refused
 from tests.command_here import command_here
@@ -39,6 +40,25 @@ def test_logs(demo):
     assert "epoch 1" not in printed("trials", "demo", "--log")  # only failures are explained there
     assert "has no trial 99" in refused("logs", "demo", "99")
     assert "no log of fold 7" in refused("logs", "demo", "1", "--fold", "7")
+
+
+def test_trials_that_failed_alike_are_explained_once(demo):
+    def fail(*reasons):
+        with closing(store_of(demo)) as store:
+            record = store.search("demo")
+            found = zip(store.trials(record.id), reasons, strict=True)
+            store.record(record.id, [], [replace(each, state=TrialState.FAILED, error=said) for each, said in found])
+
+    fail("a", "b", "a")
+    said = printed("trials", "demo")
+    assert "trials 1, 3 failed: a" in said and "trial 2 failed: b" in said and said.count("failed: a") == 1
+    assert printed("trials", "demo", "--log").count("failed: a") == 2
+    fail("a", "a", "a")
+    assert "trials 1-3 failed: a" in printed("trials", "demo")
+
+
+def test_new_payload_files_bring_no_other_change(demo):
+    assert "of the search file only the budget may change" in printed("resume", "demo", "--new-payload")
 
 
 def test_retry(demo):

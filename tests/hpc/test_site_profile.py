@@ -215,6 +215,11 @@ def test_the_home_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert site_folders()[0] == own
 
 
+def test_a_home_that_cannot_be_looked_at_has_no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/" + "x" * 300)  # root may read all folders, but none has this name
+    assert all("xxx" not in str(folder) for folder in site_folders())
+
+
 def test_where_installations_have_them(tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "hpo_pilot"
     prefix = tmp_path / "prefix"

@@ -21,7 +21,7 @@ def started(folder: Path, count: int = 5) -> bool:
 def test_a_hanging_payload_is_ended_with_all_its_children(bench, until, alive, waits):
     bench.quick = {"GRACE": 0.5}
     ended = bench.run(FAMILY + waits, minutes=0.02)
-    assert ended.code == 0 and ended.message == "the payload reached its time limit of 0.02 minutes"
+    assert ended.code == 0 and ended.message == "the payload reached its time limit of 0.02 minutes (resources.minutes)"
     until(lambda: not alive(ended.folder))
 
 

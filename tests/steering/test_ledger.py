@@ -303,6 +303,16 @@ def test_progress_is_that_of_the_member_that_runs():
     assert {o.trial for o in book.absorb(t, [other_job], 60.0).attempts if o.progress} == {1}
 
 
+def test_a_trial_starts_when_its_runner_says_however_rough_the_server_is():
+    book, t = ledger(1, folds=2), task([(1, 0), (1, 1)])
+    running = [JobReport(100 + n, JobState.RUNNING, 1, n, started=9.0) for n in (1, 2)]
+    assert book.absorb(t, running, 50.0).started == [(1, 9.0)]
+    said = [finished(n, 1, n - 1, 0.5) for n in (1, 2)]
+    said[1] = replace(said[1], reports=(replace(said[1].reports[0], started=9.75),))
+    assert book.absorb(t, said[:1], 60.0).started == []
+    assert book.absorb(t, said, 70.0).started == [(1, 9.75)]
+
+
 def test_one_foreign_verdict_spoils_a_report():
     book, t = ledger(1, 2), task([[(1, 0), (2, 0)]])
     foreign = made_report("deadbeef", 1, 2, 0, 1, 1, 0.5, "")

@@ -99,8 +99,10 @@ def test_results_are_recorded_with_their_trials(store, record):
         made_attempt(task.id, 1, 1, 1, JobState.FINISHED, panda_id=7, value=0.7, seconds=3.0, output="out.tgz"),
     ]
     end = made_end(1, TrialState.FINISHED, 0.6, stds=(0.1414,), told=1, ended=100.0)
-    store.record(record.id, outcomes, [end], started=[(1, 90.0)], events=["hello"])
+    store.record(record.id, started=[(1, 90.0)])
+    store.record(record.id, outcomes, [end], started=[(1, 90.5)], events=["hello"])
     first, second = store.trials(record.id)
+    assert first.started is not None and first.started.timestamp() == 90.5
     assert (first.state, first.value, first.told) == (TrialState.FINISHED, 0.6, 1)
     assert [(fold.value, fold.attempt) for fold in first.folds] == [(0.5, 2), (0.7, 1)]
     assert second.state is TrialState.PENDING
