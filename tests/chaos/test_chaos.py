@@ -12,7 +12,6 @@ import pytest
 
 from tests.real.processes import missing
 
-
 #: About a minute and a half; with HPO_PILOT_TEST_LONG=1 three.
 _FAULTS = "24" if os.environ.get("HPO_PILOT_TEST_LONG") == "1" else "8"
 
