@@ -152,9 +152,7 @@ class Ledger:
         self._enter(attempt, changes)
         if attempt.started is not None:
             before = trial.first_start
-            trial.starts[attempt.key] = (
-                attempt.started
-            )  # A server's has whole seconds; the runner's later report is exact.
+            trial.starts[attempt.key] = attempt.started  # the server's whole seconds, then the runner's exact time
             if (first := trial.first_start) is not None and first != before:
                 changes.started.append((trial.number, first))
         if attempt.is_final:
