@@ -473,7 +473,8 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
         data; times are in seconds before now:
 
         - ``waiting``: one entry for each shape of waiting jobs: the number of ``jobs``; ``since``, the start of the
-          longest wait; ``site``, the site profile that their search names; ``nodes``, ``gpus``, ``cores``,
+          longest wait; ``queues``, the only ones that they may go to (none: any); ``site``, the site profile that their
+          search names; ``nodes``, ``gpus``, ``cores``,
           ``memory_mb`` and ``minutes`` of one job (0: not given), and whether it has ``checkpoints``, so that it may
           run across several allocations;
         - ``going``: the number of jobs, of any task, at these pilots;
@@ -482,16 +483,16 @@ def demand(tx: Transaction, call: Call, *, queue: str = "", task_ids: list[int] 
           ``why`` it cannot start jobs of these tasks (empty: it can);
         - ``known_for``: the time since the server started to listen.
     """
-    found: dict[TaskNeeds, dict[str, Any]] = {}
+    found: dict[tuple[TaskNeeds, str], dict[str, Any]] = {}
     query = _WAITING if task_ids is None else _WAITING.where(among(jobs.c.task_id, set(task_ids)))
     for row in tx.connection.execute(query):
         if not _may_go(row, queue):
             continue
-        needs = parse_needs(row.needs)
-        entry = found.setdefault(needs, {"jobs": 0, "since": 0.0})
+        queues = row.queue or (row.included or "").strip(",")
+        entry = found.setdefault((parse_needs(row.needs), queues), {"jobs": 0, "since": 0.0})
         entry["jobs"] += row.n_jobs
         entry["since"] = max(entry["since"], tx.now - row.since)
-    waiting = sorted((entry | _shape(needs) for needs, entry in found.items()), key=lambda one: -one["jobs"])
+    waiting = sorted((entry | _shape(*shape) for shape, entry in found.items()), key=lambda one: -one["jobs"])
     busy = {(row.harvester_id or "", row.worker_id or "") for row in tx.connection.execute(_BUSY)}
     offers = []
     for offer in call.server.known_pilots.offers(queue):
@@ -530,7 +531,8 @@ def _may_go(row: AnyRow, queue: str) -> bool:
     return (not row.included or named in row.included) and named not in (row.excluded or "")
 
 
-def _shape(needs: TaskNeeds) -> dict[str, Any]:
+def _shape(needs: TaskNeeds, queues: str) -> dict[str, Any]:
     same = {name: getattr(needs.job, name) for name in ("nodes", "cores", "memory_mb", "minutes", "checkpoints")}
     share = {"gpu_share": needs.job.gpu_share} if needs.job.gpu_share > 1 else {}
-    return same | {"site": needs.site, "gpus": needs.job.whole_gpus} | share
+    named = {"queues": queues.split(",") if queues else [], "site": needs.site}
+    return same | named | {"gpus": needs.job.whole_gpus} | share

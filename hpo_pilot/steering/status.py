@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hpo_pilot.advice import command
 from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.search.estimate import Estimate, estimate, window
+from hpo_pilot.search.mistakes import listing
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.values import Point, point_key
 from hpo_pilot.store import EMBEDDED, SearchRecord, SearchState, Store
@@ -317,6 +318,14 @@ def why_they_wait(demand: Mapping[str, Any]) -> list[str]:
 
 def _lacking(shape: Mapping[str, Any], offers: Sequence[Mapping[str, Any]]) -> str:
     """Returns a note on the needs of these jobs that no pilot meets; empty if one pilot meets all of them."""
+    if queues := shape.get("queues"):  # older servers do not say
+        there = sorted({offer["queue"] for offer in offers})
+        offers = [offer for offer in offers if offer["queue"] in queues]
+        if not offers:
+            return (
+                f"{_jobs(shape['jobs'])} in queue {listing(queues, 'or')}, which no pilot serves: those that asked "
+                f"lately serve {listing(there)}; `hpo-pilot pilot --queue {queues[0]}` starts one"
+            )
     if site := shape.get("site"):
         offers = [offer for offer in offers if (offer.get("site") or site) == site]
         if not offers:

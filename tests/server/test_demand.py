@@ -31,6 +31,7 @@ def test_shapes_and_who_asked(server: RunningServer) -> None:
     mine = [small, large, elsewhere]
     found = demand(queue="HERE", task_ids=mine)["waiting"]
     assert [(one["jobs"], one["nodes"], one["gpus"], one["cores"]) for one in found] == [(3, 1, 0, 2), (2, 6, 4, 1)]
+    assert [one["queues"] for one in found] == [[], ["HERE"]]
     assert found[0]["memory_mb"] == 700 and found[1]["minutes"] == 90.0 and 0 <= found[0]["since"] < 60
     assert sum(one["jobs"] for one in demand(queue="THERE", task_ids=mine)["waiting"]) == 4
     assert sum(one["jobs"] for one in demand(task_ids=mine)["waiting"]) == 6

@@ -80,6 +80,16 @@ def test_a_site_profile_that_no_pilot_has() -> None:
     assert said([{"site": "summit"}], [{"site": ""}]) == []
 
 
+def test_a_queue_that_no_pilot_serves() -> None:
+    (remark,) = said([{"queues": ["N", "M"]}], [{}, {"queue": "R"}, {}])
+    assert remark.startswith(
+        "3 jobs wait in queue N or M, which no pilot serves: those that asked lately serve Q and R"
+    )
+    assert said([{"queues": ["N", "Q"]}], [{}]) == said([{"queues": []}], [{}]) == []
+    (remark,) = said([{"queues": ["Q"], "gpus": 2}], [{"queue": "R", "gpus": 2}, {}])
+    assert "no pilot that asked lately has 2 GPUs" in remark
+
+
 def test_pilots_that_cannot_start_them() -> None:
     (remark,) = said([{}], [{"why": "srun is not in PATH"}])
     assert remark.startswith("3 jobs wait, and no pilot can start them: srun is not in PATH")
