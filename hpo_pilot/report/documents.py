@@ -368,7 +368,7 @@ def search_document(
         steered: whether a process steers it; None: it is over.
     """
     objectives: list[ObjectiveDocument] = [{"metric": o["metric"], "goal": o["goal"]} for o in record.objectives]
-    extent = progress.extent(record.planned_trials, is_over=record.state.is_over)
+    extent = progress.extent(record.planned_trials, is_done=record.state.value == "done")
     document: SearchDocument = {
         "id": record.id,
         "name": record.name,
@@ -436,7 +436,7 @@ def progress_document(record: SearchRecord, progress: SearchProgress) -> Progres
         confirmed = ConfirmedBestDocument(
             number=progress.confirmed, value=progress.confirmed_value, runs=progress.confirmed_runs
         )
-    extent = progress.extent(record.planned_trials, is_over=record.state.is_over)
+    extent = progress.extent(record.planned_trials, is_done=record.state.value == "done")
     document: ProgressDocument = {
         "id": record.id,
         "name": record.name,

@@ -20,7 +20,6 @@ from hpo_pilot import __version__
 from hpo_pilot.advice import Place
 from hpo_pilot.report import formatting
 from hpo_pilot.report.catalogue import build, kinds
-from hpo_pilot.report.documents import OVER_SEARCHES
 from hpo_pilot.report.figure import PROJECTED, Figure, FigureData
 from hpo_pilot.report.summary import RANK_MEASURES, efficiencies, failure_groups, search_gain
 from hpo_pilot.report.trial_documents import best_document
@@ -174,7 +173,7 @@ def render_report(
         remarks=best_remarks(search, best.trial.point, 1 if best.confirmed else progress.ties) if best else [],
         seconds=formatting.span(facts.started, facts.ended),
         gain=gain and formatting.gain_text(asdict(gain), search.objective.metric),
-        extent=progress.extent(search.planned_trials, is_over=facts.state in OVER_SEARCHES),
+        extent=progress.extent(search.planned_trials, is_done=facts.state == "done"),
         best=None if several else best,
         best_text=formatting.best_text(best_document(best, None, logs=False)) if best else "",
         best_known=_best_known(search),

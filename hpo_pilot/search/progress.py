@@ -142,9 +142,9 @@ class SearchProgress:
         best = self.best_told if self.confirmed is None else self.confirmed_told
         return None if best is None else self.told - best
 
-    def extent(self, planned: int, *, is_over: bool) -> TrialCounts:
-        """Returns the counters of a search; `planned`: its `planned_trials`, `is_over`: whether it has ended."""
-        planned = self.over if is_over else max(planned, self.over)
+    def extent(self, planned: int, *, is_done: bool) -> TrialCounts:
+        """Returns the counters of a search; `planned`: its `planned_trials`, `is_done`: it needs no more."""
+        planned = self.over if is_done else max(planned, self.over)
         return TrialCounts(self.over, planned, self.failed, self.confirmations_over)
 
     def failed_in_a_row(self, forgiven: int) -> int:

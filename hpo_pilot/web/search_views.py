@@ -89,7 +89,7 @@ class SearchView:
     @cached_property
     def extent(self) -> TrialCounts:
         """The counters of the search."""
-        return self.progress.extent(self.record.planned_trials, is_over=self.record.state.is_over)
+        return self.progress.extent(self.record.planned_trials, is_done=self.record.state is SearchState.DONE)
 
     @cached_property
     def cost(self) -> Cost:

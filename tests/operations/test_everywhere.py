@@ -93,7 +93,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize("state", [SearchState.RUNNING, SearchState.STOPPED])
+@pytest.mark.parametrize("state", [SearchState.RUNNING, SearchState.STOPPED, SearchState.DONE])
 def test_counters_agree_everywhere(client, store, work, tmp_path, state):
     client.submit(write_search(tmp_path, "demo", confirm={"top": 1, "repeats": 3}, budget={"trials": 12}, folds=1))
     number = store.search("demo").id
@@ -113,7 +113,7 @@ def test_counters_agree_everywhere(client, store, work, tmp_path, state):
     store.record(number, [], ends, ended_tasks=[task])
     store.set_state(number, state, "service")
     over, failed = 7, 3
-    planned = over if state.is_over else 15
+    planned = over if state is SearchState.DONE else 15
     with steered(work):
         record = store.search("demo")
         ran = run_document(result_of(store, WorkDir.at(work), record))

@@ -86,11 +86,11 @@ def test_a_running_search_ends_at_its_present_pace(store, register):
     store.record(record.id, ends=[trial for trial in found if trial.state.is_over], started=started)
     store.set_state(record.id, SearchState.RUNNING, "service")
     record, progress = store.search(record.id), progress_of(store.engine, record.id)
-    assert progress.extent(record.planned_trials, is_over=False).planned == 96
+    assert progress.extent(record.planned_trials, is_done=False).planned == 96
     expected = expected_end(store, record, progress, NOW.timestamp())
     assert expected.limit == "trials" and 30 * 60 < expected.seconds < 75 * 60
     assert expected_end(store, record, progress, NOW.timestamp(), steered=False) is None
     store.set_state(record.id, SearchState.PAUSED, "me")
     assert expected_end(store, store.search(record.id), progress, NOW.timestamp()) is None
-    done = progress_of(store.engine, record.id).extent(record.planned_trials, is_over=True)
+    done = progress_of(store.engine, record.id).extent(record.planned_trials, is_done=True)
     assert (done.over, done.planned) == (48, 48)
