@@ -201,15 +201,18 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
         table.add_row("note", printable(search["note"]))
     message = f": {advised(search['message'])}" if search["message"] else ""
     table.add_row("state", printable(search["state"] + message))
-    detail = ", ".join(f"{whole(n)} {state}" for state, n in search["trials"].items())
+    counts, levels = dict(search["trials"]), search.get("levels") or []
+    if paused := sum(level["paused"] for level in levels):
+        counts |= {"finished": counts["finished"] - paused, "paused": paused}
+    detail = ", ".join(f"{whole(n)} {state}" for state, n in counts.items() if n)
     if again := search.get("confirmations"):
         detail += f"; {whole(again)} of them {'confirms' if again == 1 else 'confirm'} others"
     table.add_row("trials", f"{whole(search['over'])} of {whole(search['planned'])} over ({detail or 'none yet'})")
-    if levels := search.get("levels"):
+    if levels:
         name, limit = _level_name(search), search["budget"].get("fidelity")
         for level in levels:
             said = f"{count(level['trials'], 'trial')}, {whole(level['finished'])} finished"
-            said += f", {whole(level['paused'])} paused" if level["paused"] else ""
+            said += f", {whole(level['paused'])} of them paused" if level["paused"] else ""
             table.add_row(f"{name} {level['level']:g}", f"{said}; {duration(level['job_seconds'])} of jobs")
         said = f"{sum(level['trained'] for level in levels):g}" + (f" of {limit:g}" if limit is not None else "")
         table.add_row(f"sum of {name}", said)

@@ -20,6 +20,7 @@ from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import SearchState
 from hpo_pilot.web.app import Api
 from hpo_pilot.web.app import Pages as Monitor
+from tests.command_here import command_here
 from tests.html_page import Page
 from tests.made import made_attempt, made_end
 from tests.rest_api import add_trials
@@ -380,6 +381,8 @@ def test_levels_of_trials_and_of_their_search(pages):
     rows = [tuple(level.values()) for level in status["levels"]]
     assert rows == [(1.0, 2, 2, 1, 2.0, 6.0), (3.0, 1, 1, 1, 2.0, 6.0)]
     assert (status["best"]["level"], status["best"]["continues"], status["planned"]) == (3, 1, 30 + 9 + 2)
+    said = command_here("status", name, "--workdir", str(pages.workdir)).stdout
+    assert "(1 finished, 2 paused)" in said and "2 trials, 2 finished, 1 of them paused" in said
 
 
 def test_searches_are_compared_on_one_page(pages):
