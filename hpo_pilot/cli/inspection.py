@@ -51,9 +51,10 @@ from hpo_pilot.report.formatting import (
     ranked_text,
     scalar,
     stop_text,
+    when,
     whole,
 )
-from hpo_pilot.report.trial_documents import TrialDocument
+from hpo_pilot.report.trial_documents import TrialDocument, time_of
 
 #: Mark of searches in `list` that are not over and that no process steers.
 _UNSTEERED = "not steered"
@@ -229,8 +230,8 @@ def _show_status(client: SearchClient, search: StatusDocument) -> None:
     table.add_row("job time", duration(search["job_seconds"]))
     if gain := search.get("gain"):
         table.add_row("gain", gain_text(gain, metrics_of(search)[0]))
-    table.add_row("started", search["started"] or NOTHING)
-    table.add_row("ended", search["ended"] or NOTHING)
+    table.add_row("started", when(time_of(search["started"])))
+    table.add_row("ended", when(time_of(search["ended"])))
     for heading, text in outlook_rows(search):
         table.add_row(heading, printable(text))
     if step := next_step(client, search):
