@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import logging
 import os
 import threading
@@ -62,7 +63,8 @@ class Heartbeats(threading.Thread):
     def __init__(self, settings: PilotSettings, server: JobServer) -> None:
         super().__init__(name="heartbeats", daemon=True)
         self._settings, self._server = settings, server
-        self._due: list[tuple[float, Identity, Execution | StartingJob]] = []
+        self._due: list[tuple[float, int, Execution | StartingJob]] = []  # a number decides between equal times
+        self._numbers = itertools.count()
         self._running: dict[Identity, Execution | StartingJob] = {}
         self._owed: dict[Identity, float] = {}  # when each job's next report is due even without new values
         self._changed = threading.Condition()
@@ -129,7 +131,7 @@ class Heartbeats(threading.Thread):
         due = time.monotonic() + pause
         if pause == self._settings.heartbeat:
             due -= due % pause  # the same moments for all jobs
-        entry = (due, execution.job.identity, execution)
+        entry = (due, next(self._numbers), execution)
         heapq.heappush(self._due, entry)
         if self._due[0] is entry:  # else the thread wakes before it is due
             self._changed.notify()
@@ -139,7 +141,7 @@ class Heartbeats(threading.Thread):
         found: list[Execution | StartingJob] = []
         with self._changed:
             while True:
-                while self._due and self._running.get(self._due[0][1]) is not self._due[0][2]:
+                while self._due and self._running.get(self._due[0][2].job.identity) is not self._due[0][2]:
                     heapq.heappop(self._due)
                 pause = self._due[0][0] - time.monotonic() if self._due else None
                 if pause is not None and pause <= 0 and len(found) < most:

@@ -58,7 +58,7 @@ def beats(tmp_path, request, make_settings):
 
     def add(panda_id: int, report_seconds: float, *, ours: bool = True, attempt: int = 1) -> Path:
         folder = tmp_path / f"{panda_id}.{attempt}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         identity = (panda_id, attempt)
         job = SimpleNamespace(panda_id=panda_id, attempt=attempt, identity=identity, server_stores=ours)
         told = {"phase": "running", "started": 0.0, "report_seconds": report_seconds}
@@ -97,6 +97,18 @@ def test_without_news_the_usual_heartbeats_go_on(beats, until):
     assert all(pause >= 0.9 for pause in beats.server.pauses(1))
     beats.thread.remove(beats.jobs[0])
     assert beats.thread._owed == {}
+
+
+@pytest.mark.parametrize("beats", [2.0], indirect=True)
+def test_a_job_has_several_records_that_come_due_together(beats, until):
+    """While it starts, it has another record than afterwards."""
+    for panda_id in range(9):
+        beats.add(panda_id, 0.0)
+    until(lambda: len(beats.server.times) >= 9)
+    for record in beats.jobs[1:]:
+        beats.thread.remove(record)
+        beats.add(record.job.panda_id, 0.0)
+    until(lambda: all(len(beats.server.of(panda_id)) >= 4 for panda_id in range(9)))
 
 
 def test_two_attempts_of_a_job_are_reported_side_by_side(beats, until):
