@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import shutil
 import threading
@@ -131,6 +132,7 @@ class JobRun:
         self._archive, self._copied = "", 0.0  # name of the sandbox, and when it was copied
         self._resumes = False  # whether the attempt goes on from a checkpoint
         self._job: Job | None = None
+        self._reported: StartingJob | Execution | None = None  # what heartbeats report on
         self._failed: set[tuple[int, int]] = set()  # (trial, fold) without a figure of merit
         self._unkept: dict[tuple[int, int], str] = {}  # why their checkpoint is only here
 
@@ -152,6 +154,7 @@ class JobRun:
             resumed = self._resumes and ending is Ending.FINISHED
             parts.pool.free(self._reservation, Ending.RESUMED if resumed else ending)
             is_reserved = False
+            self._heartbeats_on(None)
             report_end(parts, panda_id, attempt, outcome, self._folder, self._stored)
             if self._job is not None and outcome.finished:
                 parts.checkpoints.drop(self._job, self._failed, self._unkept)
@@ -160,12 +163,24 @@ class JobRun:
         except Exception:
             log.exception("job %s: a defect of the pilot; its server will count it as lost", self._data.get("PandaID"))
         finally:
+            self._heartbeats_on(None)
             if is_reserved:
                 parts.pool.free(self._reservation)
             if self._job is not None:
                 parts.checkpoints.leave(self._job.identity)
             if root is not None and not parts.settings.keep:
                 shutil.rmtree(root, ignore_errors=True)
+
+    def _heartbeats_on(self, record: StartingJob | Execution | None) -> None:
+        """Lets heartbeats report on the job by this record from now on; None: no more.
+
+        They do so from its parameters to its final report, uploads included: a server takes a silent job for lost.
+        """
+        if record is not None:
+            self._parts.heartbeats.add(record)
+        elif self._reported is not None:
+            self._parts.heartbeats.remove(self._reported)
+        self._reported = record
 
     def _run_in(self, root: Path) -> None:
         """Runs the job in its folder, from its parameters to its outputs. Errors become the outcome's failure."""
@@ -174,10 +189,12 @@ class JobRun:
             if not parts.pool.enter(self._reservation, draining) or draining.is_set():
                 raise GivenBack("the pilot was about to end when the job came")
             self._job = job = parse_job(self._data)
+            starting = StartingJob(job, root, draining)
+            self._heartbeats_on(starting)
             self._archive, self._copied = job.arguments.archive, time.monotonic()
             large = parts.sandboxes.copy_to(job.arguments, root, LARGE_FILE if parts.staging is not None else 0)
             document = PayloadSettings.read(str(root))
-            assignment, prepared, wrapper = self._prepare(job, document, root, large)
+            assignment, prepared, wrapper = self._prepare(starting, document, root, large)
             self._folder = Path(prepared.folder)
             if assignment.seconds and not job.walltime:
                 job = replace(job, walltime=assignment.seconds)
@@ -188,9 +205,9 @@ class JobRun:
             before = kept.signature() if kept else ()
             self._resumes = bool(before)
             given = (parts.settings, job, document, prepared, root, parts.lifeline, assignment.variables)
-            self._execute(Execution(*given, wrapper))
+            self._execute(Execution(*given, wrapper), starting)
             if isinstance(wrapper, InContainer) and (fault := self._image_fault(job)):
-                self._execute(Execution(*given, _refused(self._folder, fault, self._confinement)))
+                self._execute(Execution(*given, _refused(self._folder, fault, self._confinement)), starting)
             ended_in, self._folder = self._folder, parts.workdir.root  # until it is known that it is no link
             parts.isolation.guard(ended_in, self._confinement)
             self._folder = ended_in
@@ -236,14 +253,11 @@ class JobRun:
             self._outcome = replace(self._outcome, failure=why)
 
     def _prepare(
-        self, job: Job, document: PayloadSettings, root: Path, large: Sequence[Path]
+        self, starting: StartingJob, document: PayloadSettings, root: Path, large: Sequence[Path]
     ) -> tuple[AssignedResources, Prepared, CommandWrapper]:
-        """Waits for a job's resources and fetches its inputs; heartbeats report it as starting meanwhile."""
-        parts = self._parts
-        starting = StartingJob(job, root, parts.draining)
+        """Waits for a job's resources and fetches its inputs."""
+        parts, job = self._parts, starting.job
         stage_in = StageIn(str(parts.workdir.inputs), parts.settings.input_cache_mb << 20, starting.is_over)
-        if parts.settings.allocation or document.inputs:
-            parts.heartbeats.add(starting)
         try:
             assignment = parts.pool.assign(self._reservation, job, document, starting)
             begun = time.monotonic()
@@ -259,8 +273,6 @@ class JobRun:
             return assignment, prepared, wrapper
         except TransformationFailure as failure:
             raise starting.failure or JobFailure.of(failure) from failure
-        finally:
-            parts.heartbeats.remove(starting)
 
     def _wrapper(
         self, job: Job, document: PayloadSettings, assignment: AssignedResources, folder: Path
@@ -287,33 +299,20 @@ class JobRun:
             return WithLauncher(site, job, assignment, document, container)
         return replace(container, confinement=self._confinement)
 
-    def _warm_up(self, execution: Execution) -> None:
-        """Takes a kept interpreter for the job; heartbeats report it as starting while its function is imported."""
-        parts, job = self._parts, execution.job
-        starting = StartingJob(job, execution.folder, parts.draining)
-        if execution.function:
-            parts.heartbeats.add(starting)
-        try:
-            execution.warm_up(
-                parts.interpreters, lambda folder: parts.sandboxes.copy_to(job.arguments, folder), starting.is_over
-            )
-        finally:
-            parts.heartbeats.remove(starting)
-        if starting.failure is not None:
-            raise starting.failure
-
-    def _execute(self, execution: Execution) -> None:
-        """Runs the command to its end. Meanwhile the watchdog checks it, and heartbeats report on it."""
-        parts = self._parts
+    def _execute(self, execution: Execution, starting: StartingJob) -> None:
+        """Runs the command to its end, in a kept interpreter if it is a function; the watchdog checks it meanwhile."""
+        parts, arguments = self._parts, execution.job.arguments
         parts.watchdog.add(execution)
         try:
-            self._warm_up(execution)
+            copy = functools.partial(parts.sandboxes.copy_to, arguments)
+            execution.warm_up(parts.interpreters, copy, starting.is_over)
+            if starting.failure is not None:
+                raise starting.failure
             execution.start()
-            parts.heartbeats.add(execution)
+            self._heartbeats_on(execution)
             self._outcome = execution.wait()
         finally:
             execution.keep_interpreter()
-            parts.heartbeats.remove(execution)
             parts.watchdog.remove(execution)
 
     def _image_fault(self, job: Job) -> str:

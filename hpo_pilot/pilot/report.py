@@ -87,7 +87,8 @@ class Progress:
     def _look(self) -> tuple[int, int, str] | None:
         """Returns size, time and point of the file; None: there is no file now."""
         try:
-            member = f"hpoMember={self._path.readlink().parts[0]}" if self._path.is_symlink() else ""
+            linked = self._path.readlink().parts[:1] if self._path.is_symlink() else ()  # a payload may link it to "."
+            member = f"hpoMember={linked[0]}" if linked else ""
             if not self._path.is_file():  # reading a pipe could block
                 return (0, 0, member) if member else None
             status = self._path.stat()

@@ -94,6 +94,9 @@ class FakePanda:
         self.reports: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
         self.stored: dict[str, bytes] = {}
+        self.uploads = 0  # that have come
+        self.takes_uploads = threading.Event()
+        self.takes_uploads.set()
         self.cache: dict[str, bytes] = {}
         self.fetched: list[tuple[str, str | None]] = []
         self.commands: dict[int, str] = {}
@@ -226,6 +229,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
+        self.panda.uploads += 1
+        self.panda.takes_uploads.wait(180)
         if not self._is_refused():
             self.panda.stored[self.path.rpartition("/")[2]] = data
             self._answer({"success": True, "message": "", "data": None})

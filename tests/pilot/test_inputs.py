@@ -1,4 +1,4 @@
-"""Inputs that take their time: the server is told, and heard."""
+"""Inputs and uploads that take their time: the server is told, and heard."""
 
 from __future__ import annotations
 
@@ -22,9 +22,18 @@ def test_the_server_hears_that_a_job_starts(panda, pilot, web, until):
     assert not panda.of(job, "running")
     web.gate.set()
     assert panda.final(job)["job_status"] == "finished"
-    second = panda.add_job(GOOD, inputs=[f"{web.url}/data.csv"])
-    assert panda.final(second)["job_status"] == "finished"
-    assert not panda.of(second, "starting"), "it was there already"
+
+
+def test_the_server_hears_of_a_job_while_its_outputs_are_stored(panda, pilot, until):
+    panda.takes_uploads.clear()
+    job = panda.add_job(GOOD + "; echo m > model", outputs=["model"])
+    pilot.start()
+    until(lambda: panda.uploads)
+    seen = len(panda.reports)
+    until(lambda: len(panda.reports) > seen + 2)
+    assert not panda.of(job, "finished")
+    panda.takes_uploads.set()
+    assert panda.final(job)["job_status"] == "finished" and panda.stored
 
 
 @pytest.mark.parametrize("how", ["tobekilled", "drain"])

@@ -87,6 +87,9 @@ def test_in_a_job_of_several_points_the_metrics_name_the_one_that_runs(tmp_path)
     link.unlink()
     link.symlink_to("t4f1/progress.jsonl")
     assert progress.text() == "hpoMember=t4f1"
+    link.unlink()
+    link.symlink_to(".")
+    assert not progress.has_news()
 
 
 STEPS, FIGURES = st.integers(0, 2**53), st.floats(allow_nan=False, allow_infinity=False)
