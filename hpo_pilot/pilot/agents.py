@@ -395,7 +395,7 @@ class Agents:
             if entry is not None and entry.node:
                 self._agents[entry.node].jobs.pop(identity, None)
         if entry is not None:
-            self._parts.heartbeats.remove(entry)
+            self._parts.heartbeats.remove(entry.job.identity)
         return entry
 
     # --- calls of the agents ---
@@ -471,7 +471,7 @@ class Agents:
                 continue
         for entry in new:
             entry.is_sent = True
-            self._parts.heartbeats.remove(entry)
+            self._parts.heartbeats.remove(entry.job.identity)
         agent.seen = time.monotonic()
         jobs = [{**entry.data, ASSIGNED: self._assigned(entry)} for entry in new]
         return {"stop": stop, "jobs": jobs, "parts": parts}

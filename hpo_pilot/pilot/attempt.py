@@ -132,7 +132,6 @@ class JobRun:
         self._archive, self._copied = "", 0.0  # name of the sandbox, and when it was copied
         self._resumes = False  # whether the attempt goes on from a checkpoint
         self._job: Job | None = None
-        self._reported: StartingJob | Execution | None = None  # what heartbeats report on
         self._failed: set[tuple[int, int]] = set()  # (trial, fold) without a figure of merit
         self._unkept: dict[tuple[int, int], str] = {}  # why their checkpoint is only here
 
@@ -148,13 +147,15 @@ class JobRun:
             except OSError as error:  # the job is not at fault
                 why = GivenBack(f"the pilot's folder cannot be used: {error}", PilotErrorCode.NO_LOCAL_SPACE)
                 self._outcome = Outcome(exit_code=None, failure=why)
+            finally:
+                if self._job is not None:
+                    parts.heartbeats.remove(self._job.identity)
             outcome = self._outcome
             # The next job starts while this one is reported.
             ending = _ending(outcome, self._folder)
             resumed = self._resumes and ending is Ending.FINISHED
             parts.pool.free(self._reservation, Ending.RESUMED if resumed else ending)
             is_reserved = False
-            self._heartbeats_on(None)
             report_end(parts, panda_id, attempt, outcome, self._folder, self._stored)
             if self._job is not None and outcome.finished:
                 parts.checkpoints.drop(self._job, self._failed, self._unkept)
@@ -163,7 +164,6 @@ class JobRun:
         except Exception:
             log.exception("job %s: a defect of the pilot; its server will count it as lost", self._data.get("PandaID"))
         finally:
-            self._heartbeats_on(None)
             if is_reserved:
                 parts.pool.free(self._reservation)
             if self._job is not None:
@@ -171,26 +171,18 @@ class JobRun:
             if root is not None and not parts.settings.keep:
                 shutil.rmtree(root, ignore_errors=True)
 
-    def _heartbeats_on(self, record: StartingJob | Execution | None) -> None:
-        """Lets heartbeats report on the job by this record from now on; None: no more.
-
-        They do so from its parameters to its final report, uploads included: a server takes a silent job for lost.
-        """
-        if record is not None:
-            self._parts.heartbeats.add(record)
-        elif self._reported is not None:
-            self._parts.heartbeats.remove(self._reported)
-        self._reported = record
-
     def _run_in(self, root: Path) -> None:
-        """Runs the job in its folder, from its parameters to its outputs. Errors become the outcome's failure."""
+        """Runs the job in its folder, from its parameters to its outputs. Errors become the outcome's failure.
+
+        Heartbeats report on it all the time, uploads included: a server takes a silent job for lost.
+        """
         parts, draining = self._parts, self._parts.draining
         try:
             if not parts.pool.enter(self._reservation, draining) or draining.is_set():
                 raise GivenBack("the pilot was about to end when the job came")
             self._job = job = parse_job(self._data)
             starting = StartingJob(job, root, draining)
-            self._heartbeats_on(starting)
+            parts.heartbeats.add(starting)
             self._archive, self._copied = job.arguments.archive, time.monotonic()
             large = parts.sandboxes.copy_to(job.arguments, root, LARGE_FILE if parts.staging is not None else 0)
             document = PayloadSettings.read(str(root))
@@ -309,7 +301,7 @@ class JobRun:
             if starting.failure is not None:
                 raise starting.failure
             execution.start()
-            self._heartbeats_on(execution)
+            parts.heartbeats.add(execution)  # instead of the starting one
             self._outcome = execution.wait()
         finally:
             execution.keep_interpreter()

@@ -71,16 +71,16 @@ class Heartbeats(threading.Thread):
         self._backoff = Backoff(first=1.0, most=max(2.0, settings.heartbeat))
 
     def add(self, execution: Execution | StartingJob) -> None:
-        """Reports on this job until `remove`."""
+        """Reports on this job until `remove`, by this record instead of an earlier one."""
         with self._changed:
             self._running[execution.job.identity] = execution
             self._push(execution, self._settings.first_report)
 
-    def remove(self, execution: Execution | StartingJob) -> None:
+    def remove(self, job: Identity) -> None:
         """Ends the reports; one that is being sent may still arrive, which the server tolerates."""
         with self._changed:
-            self._running.pop(execution.job.identity, None)
-            self._owed.pop(execution.job.identity, None)
+            self._running.pop(job, None)
+            self._owed.pop(job, None)
 
     def run(self) -> None:
         """Reports until the process ends."""

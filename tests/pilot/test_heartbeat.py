@@ -70,7 +70,7 @@ def beats(tmp_path, request, make_settings):
 
     yield SimpleNamespace(add=add, server=server, thread=thread, jobs=jobs)
     for execution in jobs:
-        thread.remove(execution)
+        thread.remove(execution.job.identity)
 
 
 def report(folder: Path, step: int) -> None:
@@ -95,7 +95,7 @@ def test_without_news_the_usual_heartbeats_go_on(beats, until):
     beats.add(1, 0.05)
     until(lambda: len(beats.server.of(1)) > 2)
     assert all(pause >= 0.9 for pause in beats.server.pauses(1))
-    beats.thread.remove(beats.jobs[0])
+    beats.thread.remove(beats.jobs[0].job.identity)
     assert beats.thread._owed == {}
 
 
@@ -106,7 +106,7 @@ def test_a_job_has_several_records_that_come_due_together(beats, until):
         beats.add(panda_id, 0.0)
     until(lambda: len(beats.server.times) >= 9)
     for record in beats.jobs[1:]:
-        beats.thread.remove(record)
+        beats.thread.remove(record.job.identity)
         beats.add(record.job.panda_id, 0.0)
     until(lambda: all(len(beats.server.of(panda_id)) >= 4 for panda_id in range(9)))
 
@@ -116,7 +116,7 @@ def test_two_attempts_of_a_job_are_reported_side_by_side(beats, until):
     beats.add(1, 0.05)
     beats.add(1, 0.05, attempt=2)
     until(lambda: {1, 2} <= set(beats.server.attempts))
-    beats.thread.remove(beats.jobs[0])
+    beats.thread.remove(beats.jobs[0].job.identity)
     seen = beats.server.attempts.count(2)
     until(lambda: beats.server.attempts.count(2) > seen)
 

@@ -22,6 +22,9 @@ def test_the_server_hears_that_a_job_starts(panda, pilot, web, until):
     assert not panda.of(job, "running")
     web.gate.set()
     assert panda.final(job)["job_status"] == "finished"
+    second = panda.add_job(GOOD, inputs=[f"{web.url}/data.csv"])
+    assert panda.final(second)["job_status"] == "finished"
+    assert web.asked == ["/data.csv"], "it was there already"
 
 
 def test_the_server_hears_of_a_job_while_its_outputs_are_stored(panda, pilot, until):
