@@ -209,7 +209,7 @@ class Chaos:
             found += self._of_search(name, runs)
         for (name, trial, fold), its in runs.items():
             for (begun, ended), (again, _) in itertools.pairwise(its):
-                if ended is not None and not self._explained(begun, again):
+                if ended is not None and not self._explained(begun, ended, again):
                     found.append(f"{name} trial {trial} fold {fold}: ran again without cause, {ended:.1f} {again:.1f}")
         return found
 
@@ -245,8 +245,11 @@ class Chaos:
         gone = any(fault.name in disks and since < when and until > when - 180 for since, until, fault in self.spans)
         return code in (0, 3) or (code == 2 and gone)
 
-    def _explained(self, begun: float, again: float) -> bool:
-        return any(fault.repeats and since < again and until > begun - 1 for since, until, fault in self.spans)
+    def _explained(self, begun: float, ended: float, again: float) -> bool:
+        return any(
+            (fault.repeats and since < again and until > begun - 1) or (fault.cuts and since < ended < until)
+            for since, until, fault in self.spans
+        )
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ class Fault:
         part: service or site: two faults never act on the same part at the same time.
         needs: what the world must have: isolated, sqlite or postgresql.
         repeats: whether an execution that has ended may be repeated because of it, since its report can be lost.
+        cuts: whether payloads are ended after a grace time, which can fall between an execution's end and its value.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Fault:
     part: str
     needs: str = ""
     repeats: bool = False
+    cuts: bool = False
 
 
 class NothingThereError(Exception):
@@ -309,7 +311,7 @@ FAULTS = [
     Fault("panda-client worker killed", _kill("client_worker"), "service"),
     Fault("local pilot killed", _kill("hpo_pilot.pilot"), "service", repeats=True),
     Fault("service and all below killed", _power_cut, "service", repeats=True),
-    Fault("service stopped and started", _away, "service"),
+    Fault("service stopped and started", _away, "service", cuts=True),
     Fault("service frozen", _freeze("", 5.0, 15.0), "service"),
     Fault("server frozen", _freeze("hpo_pilot.server", 5.0, 15.0), "service"),
     Fault("API frozen", _freeze("hpo_pilot.web", 5.0, 15.0), "service"),
@@ -328,7 +330,7 @@ FAULTS = [
     Fault("a process of PostgreSQL killed", _crashed_backend, "service", "postgresql"),
     Fault("PostgreSQL frozen", _frozen_backends, "service", "postgresql"),
     Fault("pilot killed", _kill(""), "site", repeats=True),
-    Fault("pilot stopped and started", _away, "site"),
+    Fault("pilot stopped and started", _away, "site", cuts=True),
     Fault("pilot frozen", _freeze("", 5.0, 15.0), "site"),
     Fault("interpreter killed", _kill("hpo_pilot_function"), "site", repeats=True),
     Fault("runner killed", _kill_runner, "site", repeats=True),

@@ -117,7 +117,7 @@ def _write_search(folder: Path, name: str, pace: float, trials: int, seed: int, 
         "search": name,
         "space": _SPACE,
         "objective": {"metric": "loss", "goal": "minimize"},
-        "budget": {"trials": trials, "parallel": 4, "failures": 100},
+        "budget": {"trials": trials, "parallel": 4, "failures": 1000},
         "folds": folds,
         "seed": seed,
         "payload": {
@@ -150,7 +150,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         found = re.search(r"the monitor is at (\S+)", log.read_text())
         assert found is not None
         here = Site(workdir, found[1].rstrip("/"), environment)
-        here.command("submit", str(_write_search(folder, "live", 0.25, 500, 3, 1)))
+        here.command("submit", str(_write_search(folder, "live", 0.25, 5000, 3, 1)))
         yield here
 
 
