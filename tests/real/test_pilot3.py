@@ -27,6 +27,15 @@ open("model.txt", "w").write("trial %d" % trial)
 json.dump({"status": 0, "loss": json.load(open("input.json"))["x"], "uid": os.getuid()}, open("output.json", "w"))
 """
 
+LEVELS = """
+import json, os
+point, state = json.load(open("input.json")), os.path.join(os.environ["HPO_PILOT_CHECKPOINT_DIR"], "epoch")
+begun = int(open(state).read()) if os.path.exists(state) else 0
+open(state, "w").write(str(point["epochs"]))
+loss = point["x"] + 1 / point["epochs"]
+json.dump({"status": 0, "loss": loss, "metrics": {"begun": begun}}, open("output.json", "w"))
+"""
+
 WHERE = """
 import json, os, sys
 json.dump({"status": 0, "loss": float(os.path.lexists(os.path.dirname(sys.argv[1])))}, open("output.json", "w"))
@@ -137,6 +146,22 @@ def test_a_search_is_done(scan: Scan, service: Service, pilot: Pilot3) -> None:
     scan("fetch", "best", "demo", "--output", str(scan.root / "fetched"))
     (model,) = (scan.root / "fetched").rglob("model.txt")
     assert model.read_text() == f"trial {best}"
+
+
+def test_levels_are_trained_from_the_start(scan: Scan, service: Service, pilot: Pilot3) -> None:
+    """A Pilot 3 brings no checkpoint from one job to the next: the log says so, and its result is right."""
+    levels = {"fidelity": {"epochs": {"low": 1, "high": 3}}, "budget": {"trials": 3, "parallel": 1}}
+    scan.write(levels | {"payload": PAYLOAD_SECTION}, LEVELS)
+    scan("submit", str(scan.file))
+    pilot.start()
+    until(lambda: state(scan) == "done", pilot.said)
+    trials = json.loads(scan("trials", "demo", "--json").stdout)
+    promoted = [trial for trial in trials if trial.get("continues")]
+    assert promoted and len(trials) == 3 + len(promoted)
+    for trial in promoted:
+        assert trial["value"] == trial["point"]["x"] + 1 / 3
+        assert trial["folds"][0]["metrics"]["begun"] == 0
+    assert "trained from the start: there is no checkpoint" in scan("log", "demo", "--json").stdout
 
 
 def test_a_stopped_search_ends_its_payload(scan: Scan, service: Service, pilot: Pilot3) -> None:
