@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 #: Two sums of the same numbers in another order may differ by this share.
 _ROUNDING = 1e-6
+#: The numbers of a progress that `ProgressTracker` counts one by one.
+_COUNTED = (
+    *(state.value for state in TrialState),
+    *("stopped_early", "confirmations", "confirmations_over", "continuations", "good", "with_std", "with_spread"),
+)
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,32 @@ class ProgressTracker:
             self._own_front = front_of(search, [trial for trial in self._over if trial.confirms is None])
             self._front_is_old = True
             self._course = _improvements(convergence(search, self._over))
+
+    @classmethod
+    def resumed(cls, search: Search, progress: SearchProgress, trials: Mapping[int, Trial]) -> ProgressTracker:
+        """Returns a tracker that goes on from a progress, without all trials.
+
+        Args:
+            search: the search, with one objective.
+            progress: its progress.
+            trials: by number the open trials, the confirmation runs and what they confirm, the best trial and the last
+                failed one; others may be among them.
+        """
+        tracker = cls(search, (), spent=progress.spent, generations=progress.generations, confirmed=trials.values())
+        tracker._counts.update({name: getattr(progress, name) for name in _COUNTED})
+        tracker._running = {number for number, trial in trials.items() if trial.state is TrialState.RUNNING}
+        tracker._open_continuations = sum(
+            trial.continues is not None and not trial.state.is_over for trial in trials.values()
+        )
+        tracker._told, tracker._first, tracker._ties = progress.told, progress.first_value, progress.ties
+        tracker._failures_in_a_row = progress.failures_in_a_row
+        tracker._last_failure = None if progress.last_failure is None else trials[progress.last_failure]
+        tracker._confirming = [each for each in trials.values() if each.confirms is not None and each.state.is_over]
+        tracker._course = list(progress.course)
+        if progress.best is not None:
+            tracker._best = trials[progress.best]
+            tracker._level = tracker._best.level or 0
+        return tracker
 
     def add(self, trials: Iterable[Trial], confirmed: Iterable[Trial] = ()) -> SearchProgress:
         """Takes a new generation; `confirmed`: the trials that it confirms."""

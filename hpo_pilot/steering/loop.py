@@ -139,12 +139,24 @@ class SearchSteering:
     def _replayed(self, last: int) -> ProgressTracker:
         """Passes the trials of the store to promotion, early stopping and budget, and computes the progress.
 
-        It corrects the row of the store if that says something else.
+        It corrects the row of the store if that says something else. With one objective, and neither levels nor early
+        stopping, the row and the last results have all that is needed, and the others are not read.
 
         Args:
             last: number of results.
         """
         number, engine, chains = self.record.id, self._store.engine, dict[int, int]()
+        stored = stored_progress(engine, number)
+        alone = self._promotion is None and not self._stopper.is_on and len(self._search.objectives) == 1
+        if alone and stored is not None and stored.told == last and stored.trials == self._store.last_trial(number):
+            places = range(max(1, last + 1 - self._search.budget.failures), last + 1)
+            for result in itertools.chain.from_iterable(self._store.results(number, places, points=False)):
+                self._spent.told(result)
+            named = {stored.best, stored.last_failure, *(trial.confirms for trial in self._trials.values())}
+            self._trials.fetch({each for each in named if each is not None})
+            tracker = ProgressTracker.resumed(self._search, stored, self._trials)
+            self._trials.drop_over()
+            return tracker
 
         def trials() -> Iterator[Trial]:
             for trial in self._store.trials_without_result(number, folds=self._stopper.is_on):
@@ -171,7 +183,6 @@ class SearchSteering:
         if self._promotion is not None:
             for trial in self._store.went_on(number):
                 self._promotion.go_on(trial)
-        stored = stored_progress(self._store.engine, self.record.id)
         if stored is None or not stored.agrees(tracker.progress):
             text = None if stored is None else "its row of progress did not agree with its trials and was corrected"
             if text is not None:

@@ -314,6 +314,12 @@ class SteeringStore(Store):
         (last,) = read_values(self.engine, select(func.max(t.trials.c.told)).where(t.trials.c.search_id == search_id))
         return last or 0
 
+    def last_trial(self, search_id: int) -> int:
+        """Returns the number of the last trial; 0: there is none."""
+        c = t.trials.c
+        (last,) = read_values(self.engine, select(func.max(c.number)).where(c.search_id == search_id))
+        return last or 0
+
     def stopped_early(self, search_id: int) -> list[int]:
         """Returns the numbers of the trials that a rule stopped early."""
         c = t.trials.c

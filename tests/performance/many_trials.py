@@ -137,8 +137,9 @@ class _SearchMaker:
             error = f"exit status {trial.number % 3 + 1}" if self._dice.random() < 0.03 else None
             attempts += self._attempts(trial, task, error, lost=self._dice.random() < 0.01)
             figures = [one.values for one in attempts[-_FOLDS:]]
-            self._told += 1
-            over = replace(trial, told=self._told, ended=datetime.fromtimestamp(self.now + 60, UTC))
+            self._told += trial.confirms is None
+            place = self._told if trial.confirms is None else None
+            over = replace(trial, told=place, ended=datetime.fromtimestamp(self.now + 60, UTC))
             if error:
                 ends.append(replace(over, state=TrialState.FAILED, error=f"fold 0: {error}"))
                 continue

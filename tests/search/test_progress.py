@@ -68,6 +68,11 @@ def test_changes_one_by_one_give_what_all_trials_give(data, several, maximize):
         now = tracker.progress
         assert now.agrees(fresh(search, trials, seconds, generations))
         assert not several or sorted(now.front) == sorted(set(now.front))
+        if not several and data.draw(st.booleans()):  # as after a restart
+            named = {now.best, now.last_failure, *(trial.confirms for trial in trials.values())}
+            kept = {n: t for n, t in trials.items() if n in named or not t.state.is_over or t.confirms is not None}
+            tracker = ProgressTracker.resumed(search, now, kept)
+            assert tracker.progress == now
     now = tracker.stop_rest(Spent(1.0))
     stopped = {n: t if t.state.is_over else with_state(t, TrialState.STOPPED) for n, t in trials.items()}
     assert now.agrees(fresh(search, stopped, seconds + 1.0, generations))

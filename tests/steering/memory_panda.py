@@ -131,8 +131,10 @@ class Panda:
 
 
 def go(steering, times=6):
-    """Looks at everything a few times, whatever the pauses."""
+    """Looks at everything a few times, whatever the pauses, until the search is over."""
     for _ in range(times):
+        if steering.state.is_over:
+            return
         steering._not_before = 0.0
         steering._tasks._not_before.clear()
         steering.advance(None, steering.state)
