@@ -12,7 +12,7 @@ from hpo_pilot.cli.searches import point_of
 from hpo_pilot.errors import InputError
 from hpo_pilot.search.trials import TrialState
 from hpo_pilot.store import SearchState
-from tests.cli.conftest import printed, refused
+from tests.cli.conftest import command, printed, refused
 from tests.command_here import command_here
 from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
@@ -104,6 +104,13 @@ def test_notes_and_tags_are_written_and_found(demo, folder, client):
     (first, *rest) = client.trials("demo")
     assert first["note"] == "odd"
     assert not any("note" in trial for trial in rest)
+
+
+def test_no_line_for_a_program_ends_with_blanks(demo):
+    for words in (("status", "demo"), ("log", "demo"), ("list",), ("trials", "demo")):
+        lines = command(*words).stdout.splitlines()
+        assert len(lines) > 1
+        assert lines == [line.rstrip() for line in lines]
 
 
 def test_list_filters_and_pages(folder, work, client, monkeypatch):
