@@ -87,6 +87,13 @@ def test_parallel(demo):
     assert "no amount is given" in refused("extend", "demo")
 
 
+def test_a_new_highest_level(folder, work, client):
+    client.submit(write_search(folder, "levels", folds=1, fidelity={"epochs": {"low": 1, "high": 9}}))
+    assert "a budget of 4 trials, levels up to 27;" in printed("extend", "levels", "--high", "27")
+    assert client.status("levels")["definition"]["fidelity"]["epochs"]["high"] == 27
+    assert "can only go higher" in refused("extend", "levels", "--high", "27")
+
+
 def test_notes_and_tags_are_written_and_found(demo, folder, client):
     client.submit(write_search(folder, "other"))
     assert printed("note", "demo") == "tags: none note: none"
