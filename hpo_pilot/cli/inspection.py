@@ -55,6 +55,7 @@ from hpo_pilot.report.formatting import (
     when,
     whole,
 )
+from hpo_pilot.report.summary import kind_of
 from hpo_pilot.report.trial_documents import TrialDocument, time_of
 
 #: Mark of searches in `list` that are not over and that no process steers.
@@ -299,11 +300,11 @@ def _state(trial: TrialDocument, digits: int) -> str:
 
 
 def _by_reason(found: Iterable[TrialDocument], *, whole: bool) -> list[list[TrialDocument]]:
-    """Returns the trials that failed or were stopped, in lists of one reason each; `whole`: in lists of one trial."""
+    """Returns the trials that failed or were stopped, in lists of one kind each; `whole`: in lists of one trial."""
     reasons: dict[tuple[str, str, int], list[TrialDocument]] = {}
     for trial in found:
         if trial["error"] and not trial["stopped"]:
-            reasons.setdefault((trial["state"], trial["error"], trial["number"] * whole), []).append(trial)
+            reasons.setdefault((trial["state"], kind_of(trial["error"]), trial["number"] * whole), []).append(trial)
     return list(reasons.values())
 
 
