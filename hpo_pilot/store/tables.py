@@ -310,4 +310,5 @@ leases = sa.Table(
     C("pid", sa.Integer, nullable=False),
     C("pid_started", sa.Float, nullable=False),
     C("expires", sa.Float, nullable=False),
+    C("inode", sa.BigInteger, nullable=True),  # of the database file, in which a copy differs; null: PostgreSQL
 )
