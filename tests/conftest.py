@@ -13,6 +13,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from hpo_pilot.transformation import landlock
+
 # As in a shell where the tests' environment is active: payloads run in the first Python of PATH.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
@@ -23,6 +25,15 @@ gc.disable()
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture
+def needs_landlock() -> None:
+    """The kernel isolates payloads."""
+    from tests.real.processes import missing
+
+    if landlock.version() < landlock.LEAST:
+        missing("Landlock of this kernel")
 
 
 # A busy machine may take long for an example.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +31,7 @@ from hpo_pilot.cli.output import (
     outlook_rows,
     print_columns,
     print_fitting,
+    print_rows,
     write_text,
 )
 from hpo_pilot.errors import InputError
@@ -54,6 +55,7 @@ from hpo_pilot.report.formatting import (
     when,
     whole,
 )
+from hpo_pilot.report.summary import kind_of
 from hpo_pilot.report.trial_documents import TrialDocument, time_of
 
 #: Mark of searches in `list` that are not over and that no process steers.
@@ -185,58 +187,51 @@ def status(
         _print_searches(table)
         _say_unsteered(client, found["segments"])
     else:
-        _show_status(client, found)
+        print_rows(_status_rows(client, found))
 
 
-def _show_status(client: SearchClient, search: StatusDocument) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("search", f"{search['name']} (number {search['id']})")
-    table.add_row("owner", search["owner"])
+def _status_rows(client: SearchClient, search: StatusDocument) -> Iterator[tuple[str, str]]:
+    yield "search", f"{search['name']} (number {search['id']})"
+    yield "owner", search["owner"]
     if search.get("tags"):
-        table.add_row("tags", printable(", ".join(search["tags"])))
+        yield "tags", ", ".join(search["tags"])
     if search.get("note"):
-        table.add_row("note", printable(search["note"]))
+        yield "note", search["note"]
     message = f": {advised(search['message'])}" if search["message"] else ""
-    table.add_row("state", printable(search["state"] + message))
+    yield "state", search["state"] + message
     counts, levels = dict(search["trials"]), search.get("levels") or []
     if paused := sum(level["paused"] for level in levels):
         counts |= {"finished": counts["finished"] - paused, "paused": paused}
     detail = ", ".join(f"{whole(n)} {state}" for state, n in counts.items() if n)
     if again := search.get("confirmations"):
         detail += f"; {whole(again)} of them {'confirms' if again == 1 else 'confirm'} others"
-    table.add_row("trials", f"{whole(search['over'])} of {whole(search['planned'])} over ({detail or 'none yet'})")
+    yield "trials", f"{whole(search['over'])} of {whole(search['planned'])} over ({detail or 'none yet'})"
     if levels:
         name, limit = _level_name(search), search["budget"].get("fidelity")
         for level in levels:
             said = f"{count(level['trials'], 'trial')}, {whole(level['finished'])} finished"
             said += f", {whole(level['paused'])} of them paused" if level["paused"] else ""
-            table.add_row(f"{name} {level['level']:g}", f"{said}; {duration(level['job_seconds'])} of jobs")
+            yield f"{name} {level['level']:g}", f"{said}; {duration(level['job_seconds'])} of jobs"
         said = f"{sum(level['trained'] for level in levels):g}" + (f" of {limit:g}" if limit is not None else "")
-        table.add_row(f"sum of {name}", said)
+        yield f"sum of {name}", said
     if found := search["best"]:
-        table.add_row("best", _best_line(search, found))
-        table.add_row("point", json.dumps(found["point"]))
+        yield "best", _best_line(search, found)
+        yield "point", json.dumps(found["point"])
     if front := search.get("front"):
         text = front_text(len(front["trials"]), front["hypervolume"])
-        table.add_row("front", f"{text}: {', '.join(map(str, front['trials']))}")
+        yield "front", f"{text}: {', '.join(map(str, front['trials']))}"
         names = zip(metrics_of(search), front["reference"], strict=True)
-        table.add_row("reference", ", ".join(f"{name} {number(value, DIGITS)}" for name, value in names))
+        yield "reference", ", ".join(f"{name} {number(value, DIGITS)}" for name, value in names)
         if not front["hypervolume"]:
-            table.add_row("", _NOTHING_BEYOND)
-    table.add_row("job time", duration(search["job_seconds"]))
+            yield "", _NOTHING_BEYOND
+    yield "job time", duration(search["job_seconds"])
     if gain := search.get("gain"):
-        table.add_row("gain", gain_text(gain, metrics_of(search)[0]))
-    table.add_row("started", when(time_of(search["started"])))
-    table.add_row("ended", when(time_of(search["ended"])))
-    for heading, text in outlook_rows(search):
-        table.add_row(heading, printable(text))
+        yield "gain", gain_text(gain, metrics_of(search)[0])
+    yield "started", when(time_of(search["started"]))
+    yield "ended", when(time_of(search["ended"]))
+    yield from outlook_rows(search)
     if step := next_step(client, search):
-        table.add_row("next", printable(advised(step)))
-    console().print(table)
+        yield "next", advised(step)
 
 
 @on_client
@@ -305,11 +300,11 @@ def _state(trial: TrialDocument, digits: int) -> str:
 
 
 def _by_reason(found: Iterable[TrialDocument], *, whole: bool) -> list[list[TrialDocument]]:
-    """Returns the trials that failed or were stopped, in lists of one reason each; `whole`: in lists of one trial."""
+    """Returns the trials that failed or were stopped, in lists of one kind each; `whole`: in lists of one trial."""
     reasons: dict[tuple[str, str, int], list[TrialDocument]] = {}
     for trial in found:
         if trial["error"] and not trial["stopped"]:
-            reasons.setdefault((trial["state"], trial["error"], trial["number"] * whole), []).append(trial)
+            reasons.setdefault((trial["state"], kind_of(trial["error"]), trial["number"] * whole), []).append(trial)
     return list(reasons.values())
 
 
@@ -380,15 +375,7 @@ def log(client: SearchClient, identity: IdArgument, as_json: JsonOption = False)
     if as_json:
         dump(events)
         return
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, max_width=16)
-    table.add_column(overflow="fold")
-    for event in events:
-        table.add_row(event["time"], printable(event["who"]), printable(event["what"]))
-    console().print(table)
+    print_rows((event["time"] or "", event["who"], event["what"]) for event in events)
 
 
 @on_client

@@ -15,6 +15,7 @@ from typing import Any
 import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from hpo_pilot.advice import Place, printable
@@ -55,6 +56,20 @@ def console() -> Console:
     if sys.stdout.isatty():
         return Console(highlight=False, markup=False)
     return Console(width=_NO_TERMINAL, soft_wrap=True, highlight=False, markup=False)
+
+
+def print_rows(rows: Iterable[Sequence[str]]) -> None:
+    """Prints rows of texts, without control characters; a terminal wraps the texts that come last."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for row in rows:
+        for number in range(len(table.columns), len(row)):
+            table.add_column(no_wrap=number < len(row) - 1, overflow="fold")
+        table.add_row(*map(printable, row))
+    out = console()
+    with out.capture() as captured:
+        out.print(table)
+    for line in captured.get().rstrip("\n").split("\n"):
+        typer.echo(line.rstrip())  # the table fills each line with blanks
 
 
 def dump(document: Any) -> None:

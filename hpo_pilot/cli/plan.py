@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from hpo_pilot.cli.options import MOST_NODES, JsonOption, client_of, option
-from hpo_pilot.cli.output import console, dump
+from hpo_pilot.cli.output import dump, print_rows
 from hpo_pilot.cli.pilots import site_named
 from hpo_pilot.errors import InputError, SearchFileError
 from hpo_pilot.report.formatting import cost_text, count
@@ -87,10 +86,7 @@ def plan(
         return
     for note in document["notes"]:
         typer.echo(f"note: {note}")
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for heading, text in plan_rows(document):
-        table.add_row(heading, text)
-    console().print(table)
+    print_rows(plan_rows(document))
     if document["launch"] is not None:
         is_torchrun = document["launch"].startswith("torchrun ")
         start = "Agents start this on the trial's nodes, without job steps" if is_torchrun else "This starts one trial"

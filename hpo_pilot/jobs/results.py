@@ -46,6 +46,7 @@ class RunReport:
         progress: (step, value) pairs reported while it ran.
         has_outputs: whether output files were packed.
         folder: the folder of its outputs in the job's packed outputs; empty: all are its own.
+        from_start: whether it found no checkpoint of the level below, and trained from the start.
     """
 
     uid: str
@@ -68,6 +69,7 @@ class RunReport:
     progress: tuple[tuple[int, float], ...] = ()
     has_outputs: bool = False
     folder: str = ""
+    from_start: bool = False
 
 
 @dataclass(frozen=True)
@@ -307,6 +309,7 @@ def _report(ours: Mapping[str, Any], metadata: object) -> RunReport | None:
             progress=_progress(ours.get("progress") or ()),
             has_outputs=bool(ours.get("outputs")),
             folder=f"t{trial}f{fold}" if ours.get("folder") else "",
+            from_start=ours.get("from_start") is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -179,8 +179,8 @@ class FrontSizeDocument(TypedDict):
 class LevelDocument(TypedDict):
     """The trials of one level: `paused` ones finished below the highest level and were not promoted.
 
-    `trained` is the sum of the levels that the jobs of these trials train, as 18 for a trial from 9 to 27 epochs.
-    Confirmation runs are not counted.
+    `trained` is the sum of the levels that the jobs of these trials train, as 18 for a trial from 9 to 27 epochs, or
+    27 if it trained from the start. Confirmation runs are not counted.
     """
 
     level: float

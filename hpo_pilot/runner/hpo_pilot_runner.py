@@ -461,8 +461,8 @@ def run(options: "Dict[str, str]") -> None:
     if payload.get("result") or payload.get("progress"):
         payload[FIGURES] = companion(FIGURES)["Figures"](payload, payload["file_names"]["progress"], written)
     hold(job["checkpoint_dir"])
-    anew = "trained from the start: there is no checkpoint of trial %s" % job.get("chain")
-    anew = "" if "chain" not in job or set(os.listdir(job["checkpoint_dir"])) - {".new"} else anew
+    from_start = "chain" in job and not set(os.listdir(job["checkpoint_dir"])) - {".new"}
+    anew = "trained from the start: there is no checkpoint of trial %s" % job["chain"] if from_start else ""
     kept = (job["checkpoint_dir"], payload["checkpoint"], files_in) if payload.get("checkpoint") else ()
     life = Life(job, payload, companion("hpo_pilot_checkpoints")["Checkpoints"](*kept) if kept else None)
     on_nodes = LAUNCH in payload and any(ORPHANS in word for word in payload[LAUNCH].said["before"])
@@ -515,6 +515,7 @@ def run(options: "Dict[str, str]") -> None:
         anew = "; ".join(filter(None, (anew, "the checkpoint is not kept: " + life.checkpoints.trouble)))
     message = "; ".join(filter(None, (message, unkept if value is not None else "", unjudged, python, anew)))
     verdict = dict(job, version=1, status=int(value is None), value=value, metrics=metrics, outputs=outputs)
+    verdict.update({"from_start": True} if from_start else {})
     verdict.update(message=clean(message[:2000].encode("utf-8", "replace"), 2000))
     verdict.update(cause=cause, log_tail=tail if value is None else tail[-LOG_KEPT:], values=[value, *others])
     verdict.update(started=started, ended=time.time(), seconds=time.time() - started, node=os.uname().nodename)

@@ -112,7 +112,8 @@ class Budget(Section):
         None,
         le=limits.MOST_FIDELITY,
         description="Limit of the sum of the levels that all trials are trained to, such as epochs, with `fidelity`. A "
-        "trial that goes on from 9 to 27 takes 18 of it. Confirmation runs take nothing.",
+        "trial that goes on from 9 to 27 takes 18 of it; 27, once its job reports that it found no checkpoint and "
+        "trained from the start. Confirmation runs take nothing.",
     )
     failures: Count = Field(
         10, le=limits.MOST_TRIALS, description="The search stops after this number of failed trials in a row."

@@ -247,6 +247,7 @@ class Trial:
         retries: for a retry that a user requested, the number of the failed trial; else None.
         level: the level that it is trained to, as 9 epochs; None: the search has no levels.
         continues: number of the trial of the level below that its training goes on from; None: it starts anew.
+        from_start: whether a job of it found no checkpoint of that trial, and trained from the start.
         promoted: number of the last trial that goes on from it, when it was read from the store; None: there is none.
         told: position in the order of results, from 1; None while it runs.
         stop: the decision to stop it early; None for other trials.
@@ -266,6 +267,7 @@ class Trial:
     retries: int | None = None
     level: float | None = None
     continues: int | None = None
+    from_start: bool = False
     promoted: int | None = None
     told: int | None = None
     submitted: datetime | None = None

@@ -172,6 +172,13 @@ class Ledger:
             text = f"trial {attempt.trial} fold {attempt.fold}: a result came after it was stopped; it does not count"
             self._warn(attempt.task_id, attempt.panda_id, changes, text)
 
+    def _note_start(self, report: RunReport, changes: Changes) -> None:
+        """Notes a trial that a job trained from the start instead of from the level below, once."""
+        trial = self.open.get(report.trial)
+        if report.from_start and trial is not None and trial.trial.continues is not None and not trial.trial.from_start:
+            trial.trial = replace(trial.trial, from_start=True)
+            changes.from_start.append(trial.number)
+
     def _log_message(self, report: RunReport, changes: Changes) -> None:
         """Logs the runner's message on a good result, such as missing outputs; each message once."""
         if report.status == "ok" and report.message and report.message not in self._noted:
@@ -280,6 +287,7 @@ class Ledger:
                 yield base
             elif (trial_report := found.get(member[:2])) is not None:
                 self._log_message(trial_report, changes)
+                self._note_start(trial_report, changes)
                 yield from self._with_result(task, report, base, trial_report)
             else:
                 yield replace(
@@ -479,6 +487,7 @@ class Changes:
         ends: trials that are over now.
         again: jobs to submit again.
         started: (trial, seconds since the epoch) of trials whose start is new or known more exactly.
+        from_start: trials that were trained from the start instead of from the level below, by number.
         spent: growth of time and energy of all jobs together.
         look: number of this query, if it brought intermediate values for the early-stopping rule.
         stops: trials that are told to stop early, by number.
@@ -487,6 +496,7 @@ class Changes:
     attempts: list[Attempt] = field(default_factory=list)
     ends: list[Trial] = field(default_factory=list)
     started: list[tuple[int, float]] = field(default_factory=list)
+    from_start: list[int] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     again: list[Members] = field(default_factory=list)
     spent: Spent = field(default_factory=Spent)

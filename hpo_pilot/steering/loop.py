@@ -355,6 +355,7 @@ class SearchSteering:
             changes.ends,
             ended_tasks=[] if ended is None else [ended.id],
             started=changes.started,
+            from_start=changes.from_start,
             events=changes.events,
             look=changes.look,
             stops=changes.stops,
@@ -376,7 +377,9 @@ class SearchSteering:
         """Applies committed changes to the objects in memory."""
         self._spent.job_seconds += changes.spent.seconds
         self._spent.ran(changes.attempts)
-        self._trials.fetch([end.continues for end in changes.ends if end.continues is not None])
+        again = [before for number in changes.from_start if (before := self._trials[number].continues) is not None]
+        self._trials.fetch([*again, *(end.continues for end in changes.ends if end.continues is not None)])
+        self._spent.levels += sum(self._trials[before].level or 0 for before in again)  # it was not charged before
         for end in changes.ends:
             self._trials[end.number] = end.without_folds
             if seconds := [fold.result.seconds for fold in end.folds if fold.result.seconds is not None]:

@@ -146,7 +146,7 @@ def result_of(store: Store, workdir: WorkDir, record: SearchRecord) -> RunResult
     trials = store.trials(record.id)
     front = [standing.trial for standing in front_of(record.search, trials)]
     best = front[0] if front and len(record.search.objectives) == 1 else None
-    notes = search_notes(store, record, progress_of(store.engine, record.id))
+    notes = search_notes(store, record, progress_of(store.engine, record.id), workdir.root)
     return RunResult(record, best, Trials(record.search, trials), path, front, notes)
 
 

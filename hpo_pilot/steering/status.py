@@ -212,21 +212,19 @@ def fold_notes(record: SearchRecord, progress: SearchProgress) -> list[str]:
     ]
 
 
-def search_notes(
-    store: Store, record: SearchRecord, progress: SearchProgress, workdir: Path | None = None
-) -> list[str]:
+def search_notes(store: Store, record: SearchRecord, progress: SearchProgress, workdir: Path) -> list[str]:
     """Returns all notes on a search: earlier results, folds, early stopping, waiting tasks and waiting jobs.
 
     Args:
         store: its store.
         record: the search.
         progress: its progress.
-        workdir: work folder of the embedded server that may have its jobs; None: no notes on waiting jobs.
+        workdir: work folder of the embedded server that may have its jobs.
     """
     earlier = [str(one) for one in store.earlier_results(record.id)] if record.search.warm_start else []
     waiting: list[str] = []
     asked = record.search.payload.is_none  # no pilot is expected
-    if workdir is not None and record.server == EMBEDDED and not (record.state.is_over or asked):
+    if record.server == EMBEDDED and not (record.state.is_over or asked):
         waiting = waiting_job_notes(workdir, open_tasks(store.engine, record.id))
     known = earlier + fold_notes(record, progress) + early_stopping_notes(store, record, progress)
     return known + waiting_task_notes(store, record) + waiting

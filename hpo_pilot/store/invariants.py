@@ -193,7 +193,9 @@ def _budget(connection: Connection, row: Row[Any], search: Search) -> Iterator[B
     if (tried := connection.scalar(trials) or 0) > allowed:
         yield Breach("budget", f"{tried} trials count, and its budget has {allowed}", search=row.name)
     if (limit := search.budget.fidelity) is not None:
-        levels = select(func.sum(t.own_levels)).select_from(t.trials_and_before).where(c.search_id == row.id, counts)
+        levels = (
+            select(func.sum(t.expected_levels)).select_from(t.trials_and_before).where(c.search_id == row.id, counts)
+        )
         if (trained := connection.scalar(levels) or 0.0) > limit * (1 + _ROUNDING):
             yield Breach("budget", f"levels of {trained:g} in all, and its budget has {limit:g}", search=row.name)
 

@@ -10,8 +10,9 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -169,6 +170,7 @@ def acquire(
         "host": socket.gethostname(),
         "pid": (me := psutil.Process()).pid,
         "pid_started": me.create_time(),
+        "inode": _inode(engine),
     }
     with reading(engine) as connection:
         expired = len(_live_rows(connection)) < len(connection.execute(select(leases.c.holder)).all())
@@ -226,7 +228,7 @@ def steerer(engine: Engine, search_id: int) -> dict[str, Any] | None:
     """Returns the process that has a search: `mode`, `host`, `pid`, and `since` in seconds; None: there is none."""
     with reading(engine) as connection:
         found = connection.execute(_steerer(search_id)).one_or_none()
-        if found is None or not _is_live(found, _now(connection) < found.expires + LATE_SECONDS):
+        if found is None or not _is_live(found, _now(connection) < found.expires + LATE_SECONDS, _inode(engine)):
             return None
         return {"mode": found.mode, "host": found.host, "pid": found.pid, "since": found.held_since}
 
@@ -247,8 +249,15 @@ def _name(row: Row[Any]) -> str:
 def _live_rows(connection: Connection, late: float = 0.0) -> list[Row[Any]]:
     """Returns the rows of the processes that live, the oldest first; `late`: seconds that a lease still counts."""
     rows = connection.execute(select(leases).order_by(leases.c.id)).all()
-    now = _now(connection) if rows else 0.0
-    return [row for row in rows if _is_live(row, now < row.expires + late)]
+    now, inode = (_now(connection), _inode(connection.engine)) if rows else (0.0, None)
+    return [row for row in rows if _is_live(row, now < row.expires + late, inode)]
+
+
+def _inode(engine: Engine) -> int | None:
+    """Returns the inode of a store's file; None: it has none, as on PostgreSQL, or was removed."""
+    with suppress(OSError):
+        return Path(engine.url.database or "").stat().st_ino if engine.dialect.name == "sqlite" else None
+    return None
 
 
 def _now(connection: Connection) -> float:
@@ -258,9 +267,15 @@ def _now(connection: Connection) -> float:
     return time.time()  # SQLite has no clock of its own
 
 
-def _is_live(row: Row[Any], in_time: bool) -> bool:
-    """Returns True if the process of a row lives; `in_time`: whether its lease has not expired."""
-    if row.host != socket.gethostname():
+def _is_live(row: Row[Any], in_time: bool, inode: int | None) -> bool:
+    """Returns True if the process of a row lives.
+
+    Args:
+        row: the row.
+        in_time: whether its lease has not expired.
+        inode: of this store's file.
+    """
+    if row.host != socket.gethostname() or row.inode not in (None, inode):  # in a copy of the file nobody renews it
         return in_time
     try:
         process = psutil.Process(row.pid)

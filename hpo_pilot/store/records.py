@@ -250,8 +250,8 @@ def stored_search(definition: Mapping[str, Any]) -> Search:
 def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) -> Trial:
     """Returns a row of `trial_rows`, also with `good_folds`, as a value; `attempts`: of its jobs by fold, in order."""
     _, _, number, generation, point, state, seed, confirms, retries, told, value, std, figures, spreads, *more = row
-    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, *counted = more
-    promoted, good = counted[0], counted[1] if len(counted) > 1 else None
+    error, look, reason, step, stop_value, projected, submitted, started, ended, level, continues, *last = more
+    from_start, promoted, good = (*last, None)[:3]
     return Trial(
         number=number,
         generation=generation,
@@ -267,6 +267,7 @@ def trial_record(row: Sequence[Any], attempts: Mapping[int, Sequence[Attempt]]) 
         retries=retries,
         level=level if level is None or level % 1 else int(level),
         continues=continues,
+        from_start=bool(from_start),
         promoted=promoted,
         told=told,
         submitted=from_epoch(submitted),

@@ -247,6 +247,7 @@ class SteeringStore(Store):
         *,
         ended_tasks: Iterable[int] = (),
         started: Iterable[tuple[int, float]] = (),
+        from_start: Iterable[int] = (),
         events: Iterable[str] = (),
         resubmit: NewTask | None = None,
         stop_rest: str | None = None,
@@ -262,6 +263,7 @@ class SteeringStore(Store):
             ends: trials that are over with these.
             ended_tasks: ids of tasks that are over. Their attempts whose end was not seen are closed.
             started: (trial, seconds since the epoch) of trials whose start is new or known more exactly.
+            from_start: trials that were trained from the start instead of from the level below.
             events: texts for the log.
             resubmit: the task that submits lost folds again.
             stop_rest: ends all open trials as stopped, for this reason.
@@ -283,6 +285,8 @@ class SteeringStore(Store):
                     .where(t.trials.c.search_id == search_id, t.trials.c.number == number)
                     .values(state=TrialState.RUNNING, started=when)
                 )
+            for number in from_start:
+                _change_trial(connection, search_id, number, {"from_start": True})
             for end in ends:
                 _change_trial(connection, search_id, end.number, trial_end_row(end))
             for number, stop in (stops or {}).items():

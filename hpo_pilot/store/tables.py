@@ -113,6 +113,7 @@ trials = sa.Table(
     C("ended", sa.Float, nullable=True),
     C("level", sa.Float, nullable=True),  # the level that it is trained to; null: the search has no levels
     C("continues", sa.Integer, nullable=True),  # the trial of the level below that it goes on from
+    C("from_start", sa.Boolean, nullable=False, server_default=sa.false()),  # but without its checkpoint
     sa.UniqueConstraint("search_id", "number"),
     sa.UniqueConstraint("search_id", "told"),
     sa.Index(None, "search_id", "state"),
@@ -131,8 +132,10 @@ _before = trials.alias()
 trials_and_before = trials.outerjoin(
     _before, sa.and_(_before.c.search_id == trials.c.search_id, _before.c.number == trials.c.continues)
 )
-#: The levels that a trial of `trials_and_before` trains itself, as 18 from 9 to 27 epochs.
-own_levels = trials.c.level - sa.func.coalesce(_before.c.level, 0.0)
+#: The levels that a trial of `trials_and_before` is expected to train itself, as 18 from 9 to 27 epochs,
+expected_levels = trials.c.level - sa.func.coalesce(_before.c.level, 0.0)
+#: and those that it trains, as 27 without the checkpoint of 9.
+own_levels = sa.case((trials.c.from_start, trials.c.level), else_=expected_levels)
 
 _later = trials.alias()
 #: Number of the last trial that goes on from a trial and was not stopped together with the search; null: there is none.
@@ -307,4 +310,5 @@ leases = sa.Table(
     C("pid", sa.Integer, nullable=False),
     C("pid_started", sa.Float, nullable=False),
     C("expires", sa.Float, nullable=False),
+    C("inode", sa.BigInteger, nullable=True),  # of the database file, in which a copy differs; null: PostgreSQL
 )

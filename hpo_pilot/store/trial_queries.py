@@ -194,7 +194,8 @@ class LevelCount(NamedTuple):
         trials: number of trials.
         finished: trials that finished.
         paused: trials that finished below the highest level and were not promoted.
-        trained: sum of the levels that their own jobs train, as 18 for a trial from 9 to 27 epochs.
+        trained: sum of the levels that their own jobs train, as 18 for a trial from 9 to 27 epochs; 27, if it trained
+            from the start.
         job_seconds: run time of their jobs, in seconds.
     """
 

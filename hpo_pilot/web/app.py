@@ -344,7 +344,7 @@ class Pages:
             sessions=sessions,
             codes=Codes(),
             figures=FigureCache(library, api.worker),
-            live=LiveUpdates(SearchFragments(library, place, workdir.place()), job_fragments),
+            live=LiveUpdates(SearchFragments(library, place, workdir), job_fragments),
             server_jobs=server_jobs,
             job_fragments=job_fragments,
             behind_proxy=behind_proxy,

@@ -36,13 +36,14 @@ from hpo_pilot.web.pages import client_of, context_of, page, place_of, session_o
 from hpo_pilot.web.search_views import SearchCache, SearchView
 from hpo_pilot.web.sessions import CODE_SECONDS, Login, Sessions, check_form, is_for, is_secure, login_of, safe_target
 
-#: Limits of a budget that can be extended, with their labels.
+#: Limits of a budget that can be extended, and the highest level, with their labels.
 _LIMITS = {
     "trials": "More trials",
     "hours": "More hours",
     "gpu_hours": "More GPU-hours",
     "core_hours": "More core-hours",
     "fidelity": "More of the sum of levels",
+    "high": "New highest level",
     "failures": "More failures in a row",
 }
 
@@ -151,7 +152,8 @@ def _stop(_library: SearchCache, view: SearchView) -> ActionForm:
 
 
 def _extend(_library: SearchCache, view: SearchView) -> ActionForm:
-    budget = view.search.to_dict()["budget"]
+    levels = view.search.levels
+    budget = {**view.search.to_dict()["budget"], "high": None if levels is None else levels.high}
     fields = [
         FormField(name, label, "numeric" if name in ("trials", "failures") else "decimal", note=_now(budget[name]))
         for name, label in _LIMITS.items()
@@ -160,6 +162,7 @@ def _extend(_library: SearchCache, view: SearchView) -> ActionForm:
     # The form also sends the budget that the user saw: the same form sent twice then adds only once.
     seen = [FormField(f"seen.{name}", kind="hidden", value=repr(budget[name])) for name in _LIMITS if name in budget]
     texts = ["These amounts are added to the budget. A search that was over continues."]
+    texts += [] if levels is None else ["The best points go on to a new highest level."]
     return ActionForm("extend", "Extend the budget", texts, "Extend", [*fields, *seen])
 
 

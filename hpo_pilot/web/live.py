@@ -28,6 +28,7 @@ from hpo_pilot.report.formatting import machine_hours, whole
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.ranking import best_remarks
 from hpo_pilot.steering.status import search_notes, steering_commands, why_not
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.store import Event, SearchState
 from hpo_pilot.store.lease import Holder, lease_holder, steerer
 from hpo_pilot.store.queries import SearchHead
@@ -249,17 +250,17 @@ class FragmentSet:
 class SearchFragments:
     """Makes the fragments of the pages of searches. Thread-safe."""
 
-    def __init__(self, library: SearchCache, place: Place | None, here: Place) -> None:
+    def __init__(self, library: SearchCache, place: Place | None, workdir: WorkDir) -> None:
         """Makes fragments from the searches of `library`.
 
         Args:
             library: the searches.
             place: how shown commands address the searches; None: they name no place.
-            here: how commands on this machine address the store.
+            workdir: the work folder of the store and of the embedded server.
         """
         self._library = library
         self._place = place or Place()
-        self._here = here
+        self._workdir = workdir
         self._rows: Kept[int, tuple[str, dict[str, Markup]]] = Kept(_KEPT)
         self._searches: Kept[int, tuple[str, FragmentSet]] = Kept(_KEPT)
 
@@ -313,11 +314,12 @@ class SearchFragments:
     def _search(self, view: SearchView, unsteered: str) -> FragmentSet:
         number, store, templates = view.record.id, self._library.store, fragments("fragments.j2")
         if unsteered:
-            unsteered = f"{unsteered}: {self._here.completed(steering_commands(view.record))}"
+            unsteered = f"{unsteered}: {self._workdir.place().completed(steering_commands(view.record))}"
         seen, best = Headline(store, view, datetime.now(UTC), unsteered), self._library.best(view)
         condition, verdict = seen.verdict
         groups = folded_events(list(reversed(store.events(number))))
-        remarks = [self._place.completed(remark) for remark in search_notes(store, view.record, view.progress)]
+        notes = search_notes(store, view.record, view.progress, self._workdir.root)
+        remarks = [self._place.completed(note) for note in notes]
         words = words_of(store, view.record, view.progress, steered=not unsteered)
         ties = 1 if view.progress.confirmed is not None else view.progress.ties
         html: dict[str, Markup] = {

@@ -12,7 +12,7 @@ from hpo_pilot.cli.searches import point_of
 from hpo_pilot.errors import InputError
 from hpo_pilot.search.trials import TrialState
 from hpo_pilot.store import SearchState
-from tests.cli.conftest import printed, refused
+from tests.cli.conftest import command, printed, refused
 from tests.command_here import command_here
 from tests.rest_api import add_results, set_state, steered, store_of, write_search
 
@@ -53,8 +53,8 @@ def test_trials_that_failed_alike_are_explained_once(demo):
     said = printed("trials", "demo")
     assert "trials 1, 3 failed: a" in said and "trial 2 failed: b" in said and said.count("failed: a") == 1
     assert printed("trials", "demo", "--log").count("failed: a") == 2
-    fail("a", "a", "a")
-    assert "trials 1-3 failed: a" in printed("trials", "demo")
+    fail("a after 2 s", "a after 2.5 s", "a after 3 s")  # as in the report
+    assert "trials 1-3 failed: a after 2 s" in printed("trials", "demo")
 
 
 def test_new_payload_files_bring_no_other_change(demo):
@@ -87,6 +87,13 @@ def test_parallel(demo):
     assert "no amount is given" in refused("extend", "demo")
 
 
+def test_a_new_highest_level(folder, work, client):
+    client.submit(write_search(folder, "levels", folds=1, fidelity={"epochs": {"low": 1, "high": 9}}))
+    assert "a budget of 4 trials, levels up to 27;" in printed("extend", "levels", "--high", "27")
+    assert client.status("levels")["definition"]["fidelity"]["epochs"]["high"] == 27
+    assert "can only go higher" in refused("extend", "levels", "--high", "27")
+
+
 def test_notes_and_tags_are_written_and_found(demo, folder, client):
     client.submit(write_search(folder, "other"))
     assert printed("note", "demo") == "tags: none note: none"
@@ -104,6 +111,13 @@ def test_notes_and_tags_are_written_and_found(demo, folder, client):
     (first, *rest) = client.trials("demo")
     assert first["note"] == "odd"
     assert not any("note" in trial for trial in rest)
+
+
+def test_no_line_for_a_program_ends_with_blanks(demo):
+    for words in (("status", "demo"), ("log", "demo"), ("list",), ("trials", "demo")):
+        lines = command(*words).stdout.splitlines()
+        assert len(lines) > 1
+        assert lines == [line.rstrip() for line in lines]
 
 
 def test_list_filters_and_pages(folder, work, client, monkeypatch):

@@ -141,3 +141,29 @@ def test_wrong_commands_say_what_to_do(scan, command, status, message):
     result = command_here(*command, *([] if "--workdir" in command else scan.where))
     assert result.returncode == status
     assert message in result.stderr
+
+
+READS = """
+import json
+def reads(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read(6) == b"SQLite"
+    except PermissionError:
+        return False
+found = [path for path in PATHS if reads(path)]
+json.dump({"status": 0, "loss": len(found), "message": ""}, open("output.json", "w"))
+"""
+
+
+@pytest.mark.usefixtures("needs_landlock")
+def test_a_payload_cannot_read_the_databases(scan):
+    """They are there: a missing file fails the payload."""
+    files = [scan.workdir / name for name in ("hpo-pilot.db", "panda.db")]
+    scan.write({"budget": {"trials": 1}, "folds": 1}, READS.replace("PATHS", repr([str(file) for file in files])))
+    scan.here("submit", str(scan.file))
+    with scan.serving("--slots", "1"):
+        scan.until("done")
+    (trial,) = scan.trials()
+    assert (trial["value"], trial["error"]) == (0, None)
+    assert all(file.read_bytes()[:6] == b"SQLite" for file in files)

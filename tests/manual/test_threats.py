@@ -14,11 +14,11 @@ from hpo_pilot.manual import page_named
 from tests.manual.pages import REPOSITORY
 
 SEARCH = """
-name: s
+search: s
 space:
   x: {type: real, low: 0, high: 1}
 constraints: [CONSTRAINT]
-objective: {metric: loss, direction: minimize}
+objective: {metric: loss, goal: minimize}
 optimizer: random
 budget: {trials: 2}
 payload: {command: "true"}
@@ -42,20 +42,23 @@ def test_every_line_names_tests_that_exist() -> None:
             assert name in there if name else any(each.startswith("test_") for each in there), (file, name)
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "CONSTRAINT]\nnotes: [!!python/object/apply:os.system ['touch hit']",
-        "\"__import__('os').system('touch hit') == 0\"",
-        '"x.__class__.__base__.__subclasses__() == 0"',
-        "\"[open('hit', 'w') for _ in [1]] == 0\"",
-    ],
-)
+ATTACKS = {
+    "!!python/object/apply:os.system ['touch hit']": "the tag .* is not allowed",
+    "\"__import__('os').system('touch hit') == 0\"": "which is not a function here",
+    '"x.__class__.__base__.__subclasses__() == 0"': "which is not a function here",
+    "\"[open('hit', 'w') for _ in [1]] == 0\"": "which a constraint cannot",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_that_others_send_is_run(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "search.yaml").write_text(SEARCH.replace("CONSTRAINT", attack.replace("CONSTRAINT", "x < 1"), 1))
-    with pytest.raises(InputError):
-        load_search(tmp_path / "search.yaml")
+    file = tmp_path / "search.yaml"
+    file.write_text(SEARCH.replace("CONSTRAINT", "x < 1"))
+    assert load_search(file).name == "s"
+    file.write_text(SEARCH.replace("CONSTRAINT", attack))
+    with pytest.raises(InputError, match=ATTACKS[attack]):
+        load_search(file)
     assert not (tmp_path / "hit").exists()
 
 

@@ -20,8 +20,6 @@ from hpo_pilot.transformation.job import PayloadSettings
 from hpo_pilot.transformation.transformation import Prepared
 from tests.pilot.conftest import GOOD
 
-needs_landlock = pytest.mark.skipif(landlock.version() < landlock.LEAST, reason="this kernel has no Landlock")
-
 PROBE = """
 import json, os, subprocess, sys, tempfile
 from pathlib import Path
@@ -80,7 +78,7 @@ def asked_of(tmp_path: Path, pilot: Any, place: dict[str, Path]) -> tuple[dict[s
     return {"asked": str(asked), "answer": str(tmp_path / "data" / "answer.json")}, tmp_path / "data" / "answer.json"
 
 
-@needs_landlock
+@pytest.mark.usefixtures("needs_landlock")
 @pytest.mark.parametrize("kind", ["command", "kept interpreter"])
 def test_what_a_payload_can_reach(panda, pilot, tmp_path, place, kind):
     pilot.start("--hide", str(place["given"].parent), slots=1, isolated=True)
@@ -102,7 +100,7 @@ def test_what_a_payload_can_reach(panda, pilot, tmp_path, place, kind):
     assert not Path(temporary).exists() and not list((tmp_path / "work/jobs").glob("hpo*/*"))
 
 
-@needs_landlock
+@pytest.mark.usefixtures("needs_landlock")
 @pytest.mark.parametrize("target", ["runner.log", "payload.log", "userJobMetadata.json", "outputs.tar.gz", "."])
 def test_what_a_payload_links_to_is_not_sent(panda, pilot, place, target):
     """The pilot reads these files, and may read more than the payload."""
@@ -145,14 +143,14 @@ def test_the_pilot_writes_through_no_link(make_settings, panda, tmp_path, link):
     assert {path.read_text() for path in secret.iterdir()} == {"whole"}
 
 
-@needs_landlock
+@pytest.mark.usefixtures("needs_landlock")
 def test_a_hidden_input_is_refused(make_settings, panda, place):
     settings = make_settings(panda.url)
     isolation = Isolation(settings, PilotWorkDir(settings))
     assert [isolation.hides(path) for path in (settings.token_file, place["job"], place["data"])] == [True, True, False]
 
 
-@needs_landlock
+@pytest.mark.usefixtures("needs_landlock")
 def test_libraries_find_their_folders_in_a_closed_home(make_settings, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -164,7 +162,7 @@ def test_libraries_find_their_folders_in_a_closed_home(make_settings, tmp_path, 
     isolation.close()
 
 
-@needs_landlock
+@pytest.mark.usefixtures("needs_landlock")
 def test_searches_and_users_have_different_folders(make_settings, panda):
     isolation = Isolation(settings := make_settings(panda.url), PilotWorkDir(settings))
     panda.add_job("true")
@@ -181,7 +179,7 @@ def test_without_isolation_the_pilot_says_so_and_works(make_settings, monkeypatc
     assert why in caplog.text
 
 
-@needs_landlock
+@pytest.mark.usefixtures("needs_landlock")
 @pytest.mark.parametrize("account", [0, 1000])
 def test_a_pilot_of_root_says_that_isolation_is_not_enough(make_settings, monkeypatch, caplog, account):
     monkeypatch.setattr("os.geteuid", lambda: account)

@@ -275,6 +275,7 @@ def test_a_trial_goes_on_from_the_level_below_at_another_pilot(tmp_path, embedde
     until(lambda: not list(other.workdir.glob("checkpoints/*/1a2b3c4d/t*")))
     lone = result(submit(4, 2, 3, True))
     assert lone["message"] == "trained from the start: there is no checkpoint of trial 3"
+    assert lone["from_start"] is True and "from_start" not in last
 
 
 def test_agents_store_a_level_before_its_result(tmp_path, embedded, pilots, until):

@@ -111,7 +111,9 @@ class Panda:
         self.reports[task_id][panda_id] = JobReport(panda_id, state, attempt, number, **times, progress=progress)
         return panda_id
 
-    def finish(self, task_id, number=1, *, outputs=False, ran=99, seconds=2.0, failed=None, **metrics):
+    def finish(
+        self, task_id, number=1, *, outputs=False, ran=99, seconds=2.0, failed=None, from_start=False, **metrics
+    ):
         """The job ends; its time was enough for the first `ran` of its members; `failed`: what they failed with."""
         task = self.tasks[task_id]
         panda_id = 100 * task_id + number
@@ -119,10 +121,10 @@ class Panda:
         for place, (trial, fold, _seed) in enumerate(task.jobs[number - 1]):
             who = (task.uid, task.generation, trial, fold, number, 1)
             if failed is not None:
-                verdicts.append(made_report(*who, None, failed, seconds=seconds))
+                verdicts.append(made_report(*who, None, failed, seconds=seconds, from_start=from_start))
             elif place < ran:
                 more = {"has_outputs": outputs, "folder": f"t{trial}f{fold}" if outputs else "", "metrics": metrics}
-                verdicts.append(made_report(*who, 0.1 * trial, seconds=seconds, **more))
+                verdicts.append(made_report(*who, 0.1 * trial, seconds=seconds, from_start=from_start, **more))
             else:
                 verdicts.append(made_report(*who, None, "no time left", was_run=False))
         self.reports[task_id][panda_id] = JobReport(panda_id, JobState.FINISHED, 1, number, tuple(verdicts))

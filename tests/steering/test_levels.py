@@ -15,8 +15,10 @@ from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.steering.changes import add_point, extend, retry
 from hpo_pilot.steering.loop import Proposer
 from hpo_pilot.store import SearchState
+from hpo_pilot.store.invariants import check
 from hpo_pilot.store.progress import progress_of
 from hpo_pilot.store.queries import last_spans, levels_trained
+from hpo_pilot.store.trial_queries import level_counts
 from tests.made import made_search
 from tests.steering.memory_panda import AtOnce, finish_all, go
 
@@ -101,6 +103,34 @@ def test_the_sum_of_levels_is_limited(steer, store, panda, limit, levels):
     finish_all(steer(EPOCHS, trials=3, parallel=3, fidelity=limit), panda)
     assert [trial.level for trial in store.trials(1)] == levels
     assert store.search(1).state is SearchState.DONE
+
+
+@pytest.mark.parametrize("failed", [None, "diverged"])
+def test_a_level_trained_from_the_start_is_charged_in_whole(steer, store, panda, failed):
+    """Also where the steering ends between the reports of its folds."""
+    steering = steer({**EPOCHS, "folds": {"k": 2}}, trials=3, parallel=3, fidelity=100)
+    finish_all(steering, panda, rounds=1)
+    steering = steer()
+    go(steering)
+    number, (second,) = max(panda.tasks), [trial for trial in store.trials(1) if trial.continues]
+    trained = [3.0]
+
+    def levels():
+        trained.append(steering._spent.levels)
+        return [(one.level, one.trained) for one in level_counts(store.engine, 1, store.search(1).search.levels)]
+
+    assert levels() == [(1, 3), (3, 2)]
+    panda.finish(number, 1, from_start=True)
+    go(steering)
+    assert levels() == [(1, 3), (3, 3)]
+    steering = steer()
+    assert levels() == [(1, 3), (3, 3)]
+    panda.finish(number, 2, failed=failed, from_start=True)
+    go(steering)
+    assert store.trials(1)[second.number - 1].state.is_over
+    assert levels_trained(store.engine, 1) == 6
+    assert trained[1:4] == [5, 6, 6]
+    assert not check(store)
 
 
 @pytest.mark.parametrize(("limit", "whole"), [(None, 2), (72, 2), (64, 1)])

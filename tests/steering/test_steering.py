@@ -117,16 +117,16 @@ def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, s
     assert progress_of(store.engine, 1).agrees(true)
 
 
-def test_why_a_task_waits_is_told_while_it_waits(steer, store, panda):
+def test_why_a_task_waits_is_told_while_it_waits(steer, store, panda, tmp_path):
     steering = steer(trials=2, parallel=2)
     panda.waiting[1] = "no candidates at any site"
     go(steering)
-    told = search_notes(store, store.search(1), progress_of(store.engine, 1))
+    told = search_notes(store, store.search(1), progress_of(store.engine, 1), tmp_path)
     assert [remark for remark in told if "task 1 " in remark and "no candidates at any site" in remark], told
     del panda.waiting[1]
     panda.report(1, 1)
     go(steering)
-    told = search_notes(store, store.search(1), progress_of(store.engine, 1))
+    told = search_notes(store, store.search(1), progress_of(store.engine, 1), tmp_path)
     assert not [remark for remark in told if "candidates" in remark]
 
 

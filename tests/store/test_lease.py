@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 from sqlalchemy import select, update
 
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.store import SearchState, lease
+from hpo_pilot.store import SearchState, SteeringStore, lease
 from hpo_pilot.store.database import reading, writing
 from hpo_pilot.store.tables import leases
 from tests.made import made_search
@@ -188,6 +190,18 @@ def test_while_a_service_is_halted_only_the_tasks_of_its_embedded_server_stay_it
     lease.acquire(store.engine, "serve", URL)
     change(store, expires=time.time() - 1.0)
     lease.acquire(store.engine, "serve", "https://other:25443")
+
+
+def test_in_a_copy_of_the_file_nobody_steers(store, tmp_path):
+    if store.engine.dialect.name != "sqlite":
+        pytest.skip("a database without a file")
+    lease.acquire(store.engine, "serve", "embedded")
+    change(store, expires=time.time() - 100.0)
+    assert lease.lease_holder(store.engine) is not None
+    store.engine.dispose()  # all of it is in the file
+    shutil.copy(store.engine.url.database, tmp_path / "copy.db")
+    with closing(SteeringStore.open(f"sqlite:///{tmp_path / 'copy.db'}")) as copy:
+        assert lease.lease_holder(copy.engine) is None
 
 
 def test_a_lease_that_is_renewed_a_little_late_still_counts_for_those_who_look(store, numbers):

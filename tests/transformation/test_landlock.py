@@ -9,7 +9,7 @@ import pytest
 
 from hpo_pilot.transformation import landlock
 
-pytestmark = pytest.mark.skipif(landlock.version() < landlock.LEAST, reason="this kernel has no Landlock")
+pytestmark = pytest.mark.usefixtures("needs_landlock")
 
 
 @pytest.fixture

@@ -225,6 +225,15 @@ def test_many_registrations_of_one_name_at_once_make_one(call, key):
         assert len({answer.json()["id"] for answer in answers if answer.status_code == 201}) == 1
 
 
+def test_a_new_highest_level(call):
+    levels = {"epochs": {"low": 1, "high": 9}}
+    assert call("POST", "searches", data=search_text("levels", fidelity=levels)).status_code == 201
+    assert call("POST", "searches/levels/extend", json={"add": {"high": 27}}).status_code == 200
+    assert call("GET", "searches/levels").json()["definition"]["fidelity"]["epochs"]["high"] == 27
+    refused = call("POST", "searches/levels/extend", json={"add": {"high": 27}})
+    assert refused.status_code == 422 and "can only go higher" in refused.json()["message"]
+
+
 def test_what_was_seen_extends_once(call, submit):
     submit("longer")
     body = {"add": {"trials": 5}, "seen": {"trials": 64}}

@@ -72,6 +72,15 @@ def test_extend_adds_once(pages):
     assert events(pages, name)[-1][0] == "alice"
 
 
+def test_a_new_highest_level(pages):
+    name, alice = pages.submit("higher", folds=1, fidelity={"epochs": {"low": 1, "high": 9}}), pages.browser("alice")
+    form = {**hidden_fields(alice.get(f"/searches/{name}/extend").text), "high": "27"}
+    for _ in range(2):  # a form sent twice
+        assert alice.post(f"/searches/{name}/extend", data=form).status_code == 303
+    assert pages.store.search(name).search.levels.high == 27
+    assert 'name="high"' not in alice.get(f"/searches/{pages.submit('flat')}/extend").text
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import JobState
+from hpo_pilot.steering.workdir import WorkDir
 from hpo_pilot.web import live as live_module
 from hpo_pilot.web.live import JOBS_TOPIC, JobFilter, JobFragments, LiveUpdates, SearchFragments
 from hpo_pilot.web.search_views import SearchCache
@@ -124,7 +124,7 @@ def test_the_page_of_pilots(browser, board):
 def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
     monkeypatch.setattr(live_module, "_SERVER_LOOK", 0.05)
 
-    desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), JobFragments(board))
+    desk = LiveUpdates(SearchFragments(SearchCache(pages.store), None, WorkDir(pages.workdir)), JobFragments(board))
 
     async def watch() -> None:
         topic = JOBS_TOPIC + JobFilter(search="demo", state="running").query
@@ -151,10 +151,11 @@ def test_changes_arrive_with_the_filter_of_the_page(pages, board, monkeypatch):
 
 
 def test_a_job_that_finished_with_a_failed_payload_is_no_green_one(browser, board):
+    """Its state is the one that the counts, the filter and PanDA's monitor have."""
     failed = job(12, JobState.FINISHED).model_copy(update={"payload_error": f"exit code 3 {HOSTILE}"})
     board.there = [failed, job(13)]
     text = check(browser.get("/jobs?search=demo"))
-    assert '<td class="failed">payload failed</td>' in text
+    assert '<td class="failed">finished <span class="small">payload failed</span></td>' in text
     assert '<td class="finished">' not in text
     assert "exit code 3" in text
     assert "<script>alert" not in text

@@ -12,13 +12,15 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hpo_pilot.advice import Place
 from hpo_pilot.errors import TryAgainError
-from hpo_pilot.store import Event
+from hpo_pilot.operations.client import SearchClient
+from hpo_pilot.steering.workdir import WorkDir
+from hpo_pilot.store import EMBEDDED, Event
 from hpo_pilot.web import live as live_module
 from hpo_pilot.web.live import ChangeWatcher, LiveUpdates, SearchFragments, Snapshot, folded_events, searches_topic
 from hpo_pilot.web.rendering import fragments
 from hpo_pilot.web.search_views import SearchCache
+from tests.rest_api import steered
 
 
 def answer_of(
@@ -44,7 +46,9 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.fixture
 def desk(pages) -> LiveUpdates:
-    return LiveUpdates(SearchFragments(SearchCache(pages.store), None, Place()), pages.monitor._parts.job_fragments)
+    return LiveUpdates(
+        SearchFragments(SearchCache(pages.store), None, WorkDir(pages.workdir)), pages.monitor._parts.job_fragments
+    )
 
 
 def test_changes_arrive_alone(pages, desk):
@@ -65,6 +69,19 @@ def test_changes_arrive_alone(pages, desk):
         assert [text async for text in stream] == []
 
     play(watch)
+
+
+def test_page_and_command_say_why_jobs_wait(pages, desk, monkeypatch):
+    name = pages.submit("waits")
+    pages.store.bind_server(pages.store.search(name).id, EMBEDDED)
+    monkeypatch.setattr(
+        "hpo_pilot.steering.status.waiting_job_notes", lambda workdir, _tasks: [f"jobs wait at {workdir.name}"]
+    )
+    with steered(pages.workdir, EMBEDDED):
+        assert "jobs wait at work" in SearchClient.local(pages.workdir, opened=pages.store).status(name)["remarks"]
+        trouble = desk.searches.look(name).content.html["f-trouble"]
+    assert "jobs wait at work" in trouble
+    assert "Nothing" not in trouble
 
 
 def test_events_of_early_stopping_are_folded(pages):
