@@ -45,7 +45,7 @@ from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservatio
 from hpo_pilot.pilot.attempt import PilotParts, report_end
 from hpo_pilot.pilot.client import INVALID, NO_PERMISSION, TIMED_OUT, JobOfAnotherPilot, JobServer, MissingAtServer
 from hpo_pilot.pilot.door import Answer, Door, Request, message
-from hpo_pilot.pilot.job import GivenBack, Identity, Job, JobFailure, NodeLost
+from hpo_pilot.pilot.job import CutOff, GivenBack, Identity, Job, JobFailure, NodeLost
 from hpo_pilot.pilot.report import Outcome, StartingJob, failed_in
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.pilot.spread import CERTIFICATE, SETTINGS, TOKEN
@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 _THREADS, _UPLOADS = 32, 4  # calls to the server, and uploads of checkpoints, at the same time
 _NO_AGENTS = "the agents of the allocation could not be started"
 _LOST = "its agent does not answer"
+_ABOUT_TO_END = "the allocation was about to end while the job waited"
 _TICK = 1.0  # seconds between looks at the agents
 _COME = 300.0  # seconds for the first call of an agent
 _REJOIN = 30.0  # seconds for an agent without a connection to come back; its keeper has ended its jobs by then
@@ -264,17 +265,23 @@ class Agents:
                 for name, agent in self._agents.items()
                 if not agent.is_lost and (agent.is_silent(now) or (has_ended and not agent.connections))
             }
-            # Preemption ends the agents at once. Job steps that ignore its signal then have the grace time.
-            has_lost_nodes = bool(lost) and not (self._parts.watch is not None and self._parts.watch.ends_soon())
+            # The allocation ends its agents at once. Job steps that ignore its signal then have the grace time.
+            is_end = bool(lost) and self._ends_soon()
             for name, agent in lost.items():
                 agent.is_lost = True
-                if has_lost_nodes:
+                if not is_end:
                     self._pool.lose(name, _LOST)
+                failure = CutOff("the allocation was ended") if is_end else NodeLost(f"node {name} is lost: {_LOST}")
                 for entry in list(agent.jobs.values()):  # those of a node that was lost before
-                    self._work.submit(self._end, entry, NodeLost(f"node {name} is lost: {_LOST}"))
+                    self._work.submit(self._end, entry, failure)
                 for identity in list(agent.parts):
                     self._part_ended(name, identity)
         return None
+
+    def _ends_soon(self) -> bool:
+        """Returns whether no more jobs start because the allocation ends."""
+        watch = self._parts.watch
+        return self._parts.draining.is_set() or (watch is not None and watch.ends_soon())
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()
@@ -291,6 +298,13 @@ class Agents:
             self._parts.watchdog.stop_job(identity[0], GivenBack(_NO_AGENTS))
             for name in list(nodes):
                 self._part_ended(name, identity)
+
+    def drain(self) -> None:
+        """Gives the jobs back that no agent has, when the pilot is about to end: agents get no more jobs then."""
+        with self._lock:
+            left = [entry for entry in self._jobs.values() if not entry.is_sent]
+        for entry in left:
+            self._work.submit(self._end, entry, GivenBack(_ABOUT_TO_END))
 
     def stop(self) -> None:
         """Lets the agents end their jobs and themselves; they report their jobs before."""
@@ -335,8 +349,8 @@ class Agents:
         self._parts.heartbeats.add(entry)
         self._parts.checkpoints.begin(job, repeats=False)
         self._pool.place(reservation, job, document, lambda: self._settled(entry))
-        if self.is_off:
-            self._end(entry, GivenBack(_NO_AGENTS))
+        if self.is_off or self._parts.draining.is_set():
+            self._end(entry, GivenBack(_NO_AGENTS if self.is_off else _ABOUT_TO_END))
 
     def lose(self, panda_id: int, failure: JobFailure) -> None:
         """Ends a job whose node is lost, if an agent has it: an agent that lives ends it, and itself."""
@@ -376,6 +390,8 @@ class Agents:
         if not self._forget(entry.job.identity):
             return
         panda_id, attempt = entry.job.identity
+        if isinstance(failure, NodeLost) and not entry.is_sent:
+            failure = GivenBack(str(failure))  # it has not begun
         try:
             ending = Ending.LOST if isinstance(failure, NodeLost) else Ending.CUT
             self._pool.free(entry.reservation, ending)
@@ -457,9 +473,12 @@ class Agents:
         known = set(map(tuple, request.json()["jobs"]))
         until = time.monotonic() + float(request.headers.get("x-hpo-pilot-wait", 0))
         while True:
-            stop = self._stopping.is_set() or self.is_off or agent.must_end or agent.is_lost
             with self._lock:
-                new = [] if stop else [job for identity, job in agent.jobs.items() if identity not in known]
+                stop = self._stopping.is_set() or self.is_off or agent.must_end or agent.is_lost
+                ends = stop or self._parts.draining.is_set()
+                new = [] if ends else [job for identity, job in agent.jobs.items() if identity not in known]
+                for entry in new:
+                    entry.is_sent = True
                 parts = [] if stop else [part for identity, part in agent.parts.items() if identity not in known]
             left = until - time.monotonic()
             if new or parts or stop or left <= 0:
@@ -470,7 +489,6 @@ class Agents:
             except TimeoutError:
                 continue
         for entry in new:
-            entry.is_sent = True
             self._parts.heartbeats.remove(entry.job.identity)
         agent.seen = time.monotonic()
         jobs = [{**entry.data, ASSIGNED: self._assigned(entry)} for entry in new]
@@ -541,6 +559,8 @@ class Agents:
     def _ended(self, identity: Identity, ending: Ending) -> None:
         """Frees the resources of a job that its agent has reported. It may be repeated."""
         if (entry := self._forget(identity)) is not None:
+            if ending in (Ending.CUT, Ending.CHECKPOINTED):
+                self._ends_soon()  # then the scheduler starts no job on a node that goes
             self._pool.free(entry.reservation, ending)
             self._uploads.submit(self._close, entry.job, ending)
 

@@ -442,6 +442,8 @@ class Pilot:
         """Waits for running jobs and their reports, ends the remaining jobs, and tells the server."""
         self._draining.set()
         settings = self._settings
+        if self._agents is not None:
+            self._agents.drain()
         if self._unreported:
             log.info("no more jobs are taken; %d running jobs have %g s", self._unreported, settings.drain)
         self._wait_until_idle(settings.drain, or_at_once=True)
