@@ -35,7 +35,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from hpo_pilot.errors import HpoPilotError, TryAgainError
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.job import Identity, Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
@@ -547,7 +547,7 @@ class CheckpointShipping(threading.Thread):
                     "or name a folder that all pilots share with --checkpoints",
                     *(job.panda_id, self._limit >> 20, self._settings.checkpoint_root),
                 )
-            except TryAgainError as error:
+            except (TryAgainError, InputError) as error:  # no answer, or the token is refused for now
                 log.info("the checkpoint of job %s is not at the server yet: %s", job.panda_id, error)
             except HpoPilotError as error:
                 shipment.is_over = True

@@ -356,13 +356,13 @@ class JobServer:
         try:
             about = path.stat()
             if (seen := (about.st_mtime_ns, about.st_ino)) != self._token_seen:
-                self._token, self._token_seen = path.read_text().strip(), seen
+                token = path.read_text().strip()
+                if not token or not token.isascii() or any(c.isspace() for c in token):
+                    raise ValueError("it must have one line with the token")
+                self._token, self._token_seen = token, seen
         except (OSError, ValueError) as error:
-            if not self._token:
+            if not self._token:  # else the file is being replaced: use the old token
                 raise InputError(f"--token-file {path}: {error}") from error
-            return  # the file is being replaced: use the old token
-        if not self._token or not self._token.isascii() or any(c.isspace() for c in self._token):
-            raise InputError(f"--token-file {path}: it must have one line with the token")
 
 
 def _check_proxy(proxy: Path) -> None:
@@ -421,7 +421,7 @@ class Backoff:
 
 
 def retried(call: Callable[[], T], seconds: float, unless: threading.Event | None = None) -> T:
-    """Returns the result of a call, which is repeated while the server does not answer.
+    """Returns the result of a call, which is repeated while the server does not answer, or refuses the token for now.
 
     Args:
         call: the call.
@@ -432,7 +432,7 @@ def retried(call: Callable[[], T], seconds: float, unless: threading.Event | Non
     while True:
         try:
             return call()
-        except TryAgainError:
+        except (TryAgainError, InputError):
             if time.monotonic() >= give_up or stop.is_set():
                 raise
             backoff.pause(stop)

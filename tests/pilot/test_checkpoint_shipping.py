@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, remove_old
-from hpo_pilot.pilot.client import CallRefused, JobServer, ServerAway
+from hpo_pilot.pilot.client import CallRefused, JobServer, PilotTokenRefused, ServerAway
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
 from tests.pilot.conftest import in_background
 from tests.pilot.test_kept_checkpoint import job, put, read
@@ -177,11 +177,12 @@ def test_a_server_that_refuses_costs_no_attempt(tmp_path, cache, ship, caplog):
     assert "production role required" in caplog.text
 
 
-def test_a_server_that_is_away_is_waited_for(tmp_path, cache, ship, monkeypatch, until):
+@pytest.mark.parametrize("trouble", [ServerAway("down"), PilotTokenRefused("its token is under renewal")])
+def test_a_server_that_is_away_is_waited_for(tmp_path, cache, ship, until, trouble):
     shipping = ship()
     shipping.begin(attempt(1))
     put(root(tmp_path), "w", "x")
-    cache.fail = ServerAway("down")
+    cache.fail = trouble
     ended = in_background(shipping.keep, attempt(1), LOST)
     until(lambda: len(cache.calls) >= 1)
     cache.fail = None

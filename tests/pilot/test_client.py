@@ -90,7 +90,9 @@ def test_the_token_file_is_read_again(panda, server, settings):
     fresh.write_text("the-next-one\n")
     fresh.replace(settings.token_file)
     server.update(REPORT)
-    settings.token_file.unlink()  # under renewal: the last one does for now
+    settings.token_file.write_text("")  # under renewal: the last one does for now
+    server.update(REPORT)
+    settings.token_file.unlink()
     server.update(REPORT)
 
 
