@@ -118,6 +118,7 @@ class AgentServer(JobServer):
         self._session.headers["X-HPO-Pilot-Node"] = node
         self.jobs: set[Identity] = set()  #: that this agent has, or has processes of
         self.parts = Parts(self.ended, folder, node)
+        self.saving = 0.0  #: seconds for its jobs to save then; 0: their grace
         self.stopped = threading.Event()  #: the allocation's pilot wants this agent to end
         self.answered = time.monotonic()  #: when the pilot of the allocation last answered
 
@@ -128,6 +129,7 @@ class AgentServer(JobServer):
         body = {"jobs": sorted(self.jobs)}
         data = self._call("pilot/acquire_jobs", body, {"X-HPO-Pilot-Wait": f"{wait:g}"}, wait + _SILENT)["data"]
         if data["stop"]:
+            self.saving = data["seconds"]
             self.stopped.set()
         for part in data["parts"]:
             if (identity := tuple(part["job"])) not in self.jobs:
@@ -388,7 +390,7 @@ def _watch(pilot: Pilot, server: AgentServer) -> None:
         if time.monotonic() - server.answered > _SILENT:
             log.error("the pilot of the allocation does not answer: this agent ends")
             break
-    pilot.stop(at_once=True)
+    pilot.stop(at_once=True, seconds=server.saving)
 
 
 if __name__ == "__main__":

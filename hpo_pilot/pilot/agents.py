@@ -175,6 +175,7 @@ class Agents:
         self._reports: list[dict[str, Any]] = []  # used in the thread of the door
         self._sending: asyncio.Task[list[str | HpoPilotError]] | None = None
         self._stopping = threading.Event()
+        self._saving = 0.0
         self._step: subprocess.Popen[bytes] | None = None
         self._door = Door(secrets.token_hex(32), self._answer, self._connected)
         self.is_off = False  #: no agent could be started: every job takes a job step
@@ -306,8 +307,9 @@ class Agents:
         for entry in left:
             self._work.submit(self._end, entry, GivenBack(_ABOUT_TO_END))
 
-    def stop(self) -> None:
-        """Lets the agents end their jobs and themselves; they report their jobs before."""
+    def stop(self, seconds: float = 0.0) -> None:
+        """Lets the agents end their jobs, which have `seconds` to save, and themselves; they report them before."""
+        self._saving = max(self._saving, seconds)
         self._stopping.set()
         self._pace.bytes_per_second = float("inf")
         self._door.call(self._wake_all)
@@ -492,7 +494,7 @@ class Agents:
             self._parts.heartbeats.remove(entry.job.identity)
         agent.seen = time.monotonic()
         jobs = [{**entry.data, ASSIGNED: self._assigned(entry)} for entry in new]
-        return {"stop": stop, "jobs": jobs, "parts": parts}
+        return {"stop": stop, "seconds": self._saving, "jobs": jobs, "parts": parts}
 
     def _assigned(self, entry: AgentJob) -> dict[str, Any]:
         planned, start = entry.reservation.planned, entry.reservation.start

@@ -100,6 +100,7 @@ def metrics_served(parts: PilotParts) -> Iterator[None]:
 
 
 _PLACING = 8  # jobs of an allocation whose sandboxes are fetched or read at the same time
+_LAST_SECONDS = 40.0  # after the jobs have saved: the last reports, the end of agents and of what is left
 _LAST_REPORTS = 5.0  # seconds for unsent reports at the end; the others stay on disk for the next pilot
 
 
@@ -183,6 +184,7 @@ class Pilot:
         self._placing = ThreadPoolExecutor(_PLACING, "placing")
         self._jobs = ThreadPoolExecutor(2 * pool.most, "job")
         self._unreported = 0
+        self._saving = settings.grace + 5  # seconds for jobs that are told to end
         self._over = False
         self._fatal: HpoPilotError | None = None
         self._began = time.monotonic()
@@ -211,7 +213,7 @@ class Pilot:
             give_up=self._give_up_allocation,
         )
         self._watch = AllocationWatch(
-            pool, site, allocation, margin=margin, idle=settings.end_idle, end=lambda: self.stop(at_once=True)
+            pool, site, allocation, margin=margin, idle=settings.end_idle, end=self._end_in_time
         )
         staging = None
         if settings.staging and site.scratch:
@@ -288,14 +290,25 @@ class Pilot:
         if site is not None and site.warning is not None and watch is not None:
             signal.signal(site.warning.number, lambda *_: watch.warn())
 
-    def stop(self, *, at_once: bool = False) -> None:
-        """Takes no more jobs and lets `run` return; `at_once`: running jobs are ended now."""
+    def stop(self, *, at_once: bool = False, seconds: float = 0.0) -> None:
+        """Takes no more jobs and lets `run` return.
+
+        Args:
+            at_once: running jobs are ended now.
+            seconds: time for them to save, if there is more than their grace.
+        """
+        self._saving = max(self._saving, seconds)
         if at_once or self._draining.is_set():
             self._at_once.set()
         self._draining.set()
         self._parts.pool.wake()
         with self._changed:
             self._changed.notify_all()
+
+    def _end_in_time(self) -> None:
+        """Ends the pilot before its allocation, with the time that is left for the jobs to save."""
+        left = self._watch.remaining if self._watch is not None else 0
+        self.stop(at_once=True, seconds=min(left, self._settings.margin) - _LAST_SECONDS)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._watch is not None:
@@ -450,8 +463,8 @@ class Pilot:
         for execution in self._parts.watchdog.running():
             execution.stop(self._last_failure())
         if self._agents is not None:
-            self._agents.stop()
-        self._wait_until_idle(settings.grace + 5, or_at_once=False)
+            self._agents.stop(self._saving - _LAST_REPORTS)
+        self._wait_until_idle(self._saving, or_at_once=False)
         self._parts.checkpoints.end()
         self._wait_until_idle(_LAST_REPORTS, or_at_once=False)
         end, delivery = time.monotonic() + _LAST_REPORTS, self._parts.delivery

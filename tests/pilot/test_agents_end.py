@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from hpo_pilot.pilot.job import parse_job
 from hpo_pilot.pilot.pilot import Pilot
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job import PayloadSettings
-from tests.pilot.conftest import FakePanda, slurm_stubs
+from tests.pilot.conftest import FakePanda, in_background, slurm_stubs
 from tests.programs import program
 
 
@@ -79,7 +80,7 @@ def allocation(tmp_path, panda, make_settings, monkeypatch) -> Iterator[Allocati
     (tmp_path / "site.json").write_text(json.dumps({**said, "batch": {"system": "slurm", "job_steps": 2}}))
     for name in ("_TICK", "_REJOIN", "_STEP_END"):
         monkeypatch.setattr(agents, name, 0.2)
-    found = Allocation(panda, make_settings(panda.url, site=tmp_path / "site.json", allocation=True))
+    found = Allocation(panda, make_settings(panda.url, grace=-5.0, site=tmp_path / "site.json", allocation=True))
     yield found
     found.close()
 
@@ -126,6 +127,21 @@ def test_a_pilot_that_drains_gives_waiting_jobs_back(allocation, panda, until):
     until(lambda: panda.given_back == [[waits, 1], [late, 1]])
     allocation.ends(one, next(iter(one.jobs))[0], Ending.CUT)
     assert allocation.takes(one) == []
+
+
+def test_jobs_have_what_the_allocation_leaves_them_to_save(allocation, panda, until):
+    """Not only their grace: uploads of many checkpoints take turns."""
+    one = allocation.agent("n1")
+    allocation.pilot._unreported = 1  # as if a job ran
+    saved = threading.Event()
+    allocation.parts.checkpoints.end = saved.set
+    allocation.pilot.stop(at_once=True, seconds=70.0)
+    draining = in_background(allocation.pilot._drain)
+    until(lambda: allocation.takes(one) == [] and one.stopped.is_set())
+    assert one.saving == 65.0 and not saved.wait(1.0)
+    allocation.pilot._job_is_over()
+    draining.result(60)
+    assert saved.is_set()
 
 
 def test_no_job_is_started_on_a_node_that_is_preempted(allocation, panda, tmp_path, until):

@@ -14,6 +14,7 @@ import pytest
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, remove_old
 from hpo_pilot.pilot.client import CallRefused, JobServer, PilotTokenRefused, ServerAway
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.transformation.sandbox import UnsafeArchive
 from tests.pilot.conftest import in_background
 from tests.pilot.test_kept_checkpoint import job, put, read
 
@@ -188,6 +189,42 @@ def test_a_server_that_is_away_is_waited_for(tmp_path, cache, ship, until, troub
     cache.fail = None
     ended.result(60)
     assert list(cache.files) == ["5_1"]
+
+
+def test_attempts_whose_turn_does_not_come_end_with_the_pilot(tmp_path, cache, ship, until):
+    shipping = ship()
+    attempts = [attempt(1, number) for number in range(1, 7)]
+    for each in attempts:
+        shipping.begin(each)
+    put(root(tmp_path), "w", "x")
+    cache.hold.clear()
+    ended = [in_background(shipping.keep, each, LOST) for each in attempts]
+    until(lambda: len(cache.calls) == 4)
+    shipping.end()
+    until(lambda: sum(one.done() for one in ended) == 2)
+    cache.hold.set()
+    assert sorted(one.result(60) for one in ended) == [False] * 2 + [True] * 4
+    assert cache.calls == ["upload"] * 4
+
+
+class Refusing(CheckpointShipping):
+    """As between the node's own disk and shared storage, where an archive is unpacked again."""
+
+    def _upload(self, *_: Any) -> None:
+        raise UnsafeArchive("the archive has more than 100000 files")
+
+
+def test_an_archive_that_shared_storage_refuses_fails_no_job(tmp_path, cache, make_settings, caplog):
+    (tmp_path / "pilot1").mkdir()
+    shipping = Refusing(make_settings(workdir=tmp_path / "pilot1"), cache)
+    shipping.begin(attempt(1))
+    put(root(tmp_path), "w", "x")
+    assert not shipping.keep(attempt(1), LOST)
+    assert "is not sent: the archive has" in caplog.text
+    shipping.begin(trial(3))
+    save(tmp_path, "t3f1", "level 1")
+    ((_, why),) = shipping.finish(trial(3)).items()
+    assert "more than 100000 files" in why
 
 
 def test_a_broken_archive_is_no_reason_to_fail(tmp_path, cache, ship, caplog):
