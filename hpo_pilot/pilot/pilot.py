@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hpo_pilot import __version__
-from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
+from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.pilot.agents import Agents
 from hpo_pilot.pilot.allocation import AllocatedNodes, find_allocation
@@ -282,8 +282,10 @@ class Pilot:
     def handle_signals(self) -> None:
         """Handles signals: SIGTERM and SIGINT drain, a second one ends the jobs, the site's own is a warning.
 
-        Main thread only.
+        An unexpected error in a thread ends the pilot too: half a pilot would lose its jobs, or keep its allocation
+        without any. Main thread only.
         """
+        threading.excepthook = self._on_defect
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         site, watch = self._parts.site, self._watch
@@ -304,6 +306,12 @@ class Pilot:
         self._parts.pool.wake()
         with self._changed:
             self._changed.notify_all()
+
+    def _on_defect(self, caught: threading.ExceptHookArgs) -> None:
+        name = caught.thread.name if caught.thread is not None else ""
+        log.critical("a defect of the pilot, which ends: in %s", name, exc_info=caught.exc_value)
+        self._fatal = self._fatal or GiveUpError(f"a defect of the pilot: {caught.exc_value!r} in {name}")
+        self.stop()
 
     def _end_in_time(self) -> None:
         """Ends the pilot before its allocation, with the time that is left for the jobs to save."""
@@ -338,8 +346,9 @@ class Pilot:
             try:
                 disk_mb, remaining = parts.workdir.free_mb(), self._remaining()
                 found = self._server.acquire(free, wait, disk_mb, remaining, parts.avoided.now(), parts.avoided.why)
-            except TryAgainError as error:
+            except (TryAgainError, OSError) as error:  # the server, or the disk, which is looked at again
                 log.debug("no jobs: %s", error)
+                refused_since = None
                 backoff.pause(self._draining)
                 continue
             except (CallRefused, InputError) as error:
@@ -398,6 +407,8 @@ class Pilot:
                 return
         except (HpoPilotError, TransformationFailure, OSError) as error:
             log.debug("job %s: %s", data.get("PandaID"), error)  # it is found again, and reported
+        except Exception:  # else its reservation would hold up all later jobs
+            log.exception("job %s: a defect of the pilot", data.get("PandaID"))
         self._jobs.submit(self._run_job, data, reservation)
 
     def _run_job(self, data: dict[str, Any], reservation: JobReservation) -> None:

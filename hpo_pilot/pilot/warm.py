@@ -101,9 +101,10 @@ class WarmInterpreter:
             seconds: time limit.
             is_over: whether the job is not needed any more.
         """
-        end = time.monotonic() + seconds
+        end, looks = time.monotonic() + seconds, select.poll()
+        looks.register(self._connection, select.POLLIN)
         while time.monotonic() < end and not is_over():
-            if select.select([self._connection], [], [], min(0.5, max(0.0, end - time.monotonic())))[0]:
+            if looks.poll(min(500.0, 1000 * max(0.0, end - time.monotonic()))):
                 return len(self._connection.recv(_HEADER.size)) == _HEADER.size
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -165,7 +166,19 @@ connection.sendall(struct.pack("!Q", int(sys.argv[1])))
 """
 
 
-def test_a_job_that_ends_before_the_pilot_knows_its_process_is_not_started_again(tmp_path):
+@pytest.fixture
+def many_open_files():
+    """As in a pilot of a thousand slots."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    yield
+    for each in opened:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_job_that_ends_before_the_pilot_knows_its_process_is_not_started_again(tmp_path, many_open_files):
     pid = os.posix_spawn("/bin/true", ["true"], {}, setpgroup=0)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     kind = WarmKind("sandbox", "", (sys.executable, "-c", NAMES_IT, str(pid)), ())
