@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpo_pilot.pilot.warm import WarmInterpreter, WarmKind
+from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.warm import WarmInterpreter, WarmInterpreters, WarmKind
 from tests import outliving
 
 BODY = """
@@ -164,6 +165,17 @@ while left:
     left -= len(connection.recv(left))
 connection.sendall(struct.pack("!Q", int(sys.argv[1])))
 """
+
+
+def test_a_folder_that_cannot_be_filled_is_no_jobs_failure(tmp_path, make_settings):
+    def fill(folder: Path) -> None:
+        (folder / "half").write_text("")
+        raise JobFailure("no space", PilotErrorCode.NO_LOCAL_SPACE)
+
+    kind = WarmKind("sandbox", "", (sys.executable,), ())
+    interpreters = WarmInterpreters(make_settings(), tmp_path / "kept", 1)
+    assert interpreters.take(kind, fill, 1.0, lambda: False) is None
+    assert not list(tmp_path.rglob("half"))
 
 
 @pytest.fixture
