@@ -314,7 +314,9 @@ class JobServer:
         except requests.RequestException as error:
             self._note(error)
             raise ServerAway(f"{_origin(url)[1]} does not answer: {error}") from error
-        except OSError as error:  # the proxy is being replaced
+        except OSError as error:  # a file is being replaced
+            if self._settings.proxy is None:
+                raise ServerAway(f"--ca {self._settings.ca}: {error}") from error
             raise PilotTokenRefused(f"--proxy {self._settings.proxy}: {error}") from error
         if answer.status_code not in _LATER:
             self._note(None)

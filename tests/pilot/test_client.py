@@ -96,6 +96,14 @@ def test_the_token_file_is_read_again(panda, server, settings):
     server.update(REPORT)
 
 
+def test_authorities_that_are_away_for_a_moment_are_no_proxy(make_settings, tmp_path):
+    certificate = self_signed(tmp_path / "ca").chain
+    server = JobServer(make_settings("https://127.0.0.1:9", ca=certificate))
+    certificate.unlink()
+    with pytest.raises(ServerAway, match=r"--ca .*cert\.pem"):
+        server.update(REPORT)
+
+
 @pytest.mark.parametrize("content", [None, "", " \n", "two words", "schlüssel"])
 def test_a_token_file_without_token_is_refused(settings, content):
     settings.token_file.unlink()
