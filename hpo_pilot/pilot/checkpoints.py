@@ -548,7 +548,7 @@ class CheckpointShipping(threading.Thread):
             try:
                 if shipment.is_over or shipment.is_dropped or shipment.kept.signature() in (shipment.shipped, ()):
                     return every
-                with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+                with tempfile.NamedTemporaryFile(dir=self._settings.jobs_folder) as packed:
                     signature = shipment.kept.pack(packed, self._limit)
                     size = packed.tell()
                     packed.flush()
@@ -577,7 +577,7 @@ class CheckpointShipping(threading.Thread):
     def _fetch(self, job: Job, kept: KeptCheckpoint) -> bool:
         """Downloads the checkpoint; returns whether it was placed in the folder."""
         try:
-            with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+            with tempfile.NamedTemporaryFile(dir=self._settings.jobs_folder) as packed:
                 found = retried(lambda: self._download(kept, packed), _PATIENCE)
                 packed.flush()
                 if found and kept.place(Path(packed.name), UNPACKED_LIMIT):
@@ -594,7 +594,7 @@ class CheckpointShipping(threading.Thread):
         placed = False
         try:
             if self._stores_levels(job) and (level.chain != level.trial or job.attempt > 1):
-                with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+                with tempfile.NamedTemporaryFile(dir=self._settings.jobs_folder) as packed:
                     found = retried(lambda: self._download(kept, packed, level), _LEVEL_PATIENCE)
                     packed.flush()
                     placed = found and kept.place_level(Path(packed.name), UNPACKED_LIMIT, level)
@@ -611,7 +611,7 @@ class CheckpointShipping(threading.Thread):
         if not self._stores_levels(job) or not own.signature():
             return ""  # in the folder that pilots share; or the payload has left none
         try:
-            with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+            with tempfile.NamedTemporaryFile(dir=self._settings.jobs_folder) as packed:
                 own.pack(packed, self._limit)
                 packed.flush()
                 retried(lambda: self._upload(kept, packed, level), _LEVEL_PATIENCE, self._ends)

@@ -14,6 +14,7 @@ import pytest
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, remove_old
 from hpo_pilot.pilot.client import CallRefused, JobServer, PilotTokenRefused, ServerAway
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.settings import PilotWorkDir
 from hpo_pilot.transformation.sandbox import UnsafeArchive
 from tests.pilot.conftest import in_background
 from tests.pilot.test_kept_checkpoint import job, put, read
@@ -67,9 +68,9 @@ def ship(tmp_path, cache, make_settings):
     numbers = itertools.count(1)
 
     def start(**more: Any) -> CheckpointShipping:
-        folder = tmp_path / f"pilot{next(numbers)}"
-        folder.mkdir()
-        return CheckpointShipping(make_settings(workdir=folder, **more), cache)
+        settings = make_settings(workdir=tmp_path / f"pilot{next(numbers)}", **more)
+        settings.jobs_folder.mkdir(parents=True, exist_ok=True)
+        return CheckpointShipping(settings, cache)
 
     yield start
     cache.hold.set()
@@ -97,6 +98,20 @@ def test_from_pilot_to_pilot(tmp_path, cache, ship):
     other.finish(attempt(3))
     assert cache.calls[2:] == ["download", "delete"]
     assert cache.files == {}
+
+
+def test_the_next_pilot_removes_what_a_killed_one_was_packing(tmp_path, cache, ship, make_settings, monkeypatch):
+    workdir = PilotWorkDir(make_settings(workdir=tmp_path / "pilot1"))
+    shipping, seen = ship(), []
+    monkeypatch.setattr(cache, "upload_checkpoint", lambda *_: seen.extend(tmp_path.rglob("tmp*")))
+    shipping.begin(attempt(1))
+    put(root(tmp_path), "w", "x")
+    shipping.keep(attempt(1), LOST)
+    (packed,) = seen
+    packed.write_bytes(b"half")
+    workdir.stale = list(workdir.jobs.iterdir())
+    workdir.remove_stale()
+    assert not packed.exists()
 
 
 def test_short_jobs_cost_no_call(tmp_path, cache, ship):
@@ -215,8 +230,9 @@ class Refusing(CheckpointShipping):
 
 
 def test_an_archive_that_shared_storage_refuses_fails_no_job(tmp_path, cache, make_settings, caplog):
-    (tmp_path / "pilot1").mkdir()
-    shipping = Refusing(make_settings(workdir=tmp_path / "pilot1"), cache)
+    settings = make_settings(workdir=tmp_path / "pilot1")
+    settings.jobs_folder.mkdir(parents=True)
+    shipping = Refusing(settings, cache)
     shipping.begin(attempt(1))
     put(root(tmp_path), "w", "x")
     assert not shipping.keep(attempt(1), LOST)
