@@ -49,6 +49,7 @@ from hpo_pilot.pilot.job import CutOff, GivenBack, Identity, Job, JobFailure, No
 from hpo_pilot.pilot.report import Outcome, StartingJob, failed_in
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.pilot.spread import CERTIFICATE, SETTINGS, TOKEN
+from hpo_pilot.pilot.watchdog import failure_of_command
 from hpo_pilot.transformation.job import PayloadSettings
 from hpo_pilot.transformation.process import WORKER_MARK
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
@@ -424,7 +425,8 @@ class Agents:
             agent.seen = time.monotonic()
 
     async def _answer(self, request: Request) -> Answer:
-        agent = self._agents.get(request.headers.get("x-hpo-pilot-node", ""))
+        is_agent = not request.path.startswith("/points/")  # calls of payloads need no token
+        agent = self._agents.get(request.headers.get("x-hpo-pilot-node", "")) if is_agent else None
         if agent is not None:
             agent.seen, agent.has_come = time.monotonic(), True
         if request.path == "/api/v1/pilot/acquire_jobs":
@@ -432,7 +434,13 @@ class Agents:
                 return message(409, f"the allocation has no node {request.headers.get('x-hpo-pilot-node')!r}")
             return _envelope(await self._jobs_for(agent, request))
         if request.path == "/api/v1/pilot/update_jobs_bulk":
-            return _envelope(list(map(_answered, await self._heartbeats(request.json()["job_list"]))))
+            reports = request.json()["job_list"]
+            answers = await self._heartbeats(reports)
+            for report, answer in zip(reports, answers, strict=True):
+                entry = self._jobs.get((int(report["job_id"]), int(report["attempt_nr"])))
+                if entry is not None and isinstance(answer, str):
+                    entry.failure = entry.failure or failure_of_command(answer, entry.job.panda_id)
+            return _envelope(list(map(_answered, answers)))
         if request.path == "/api/v1/pilot/update_job":
             # Not in a thread of `_work`: an upload may take minutes, and heartbeats need these threads.
             await self._finish(request.json())
@@ -564,7 +572,7 @@ class Agents:
             if ending in (Ending.CUT, Ending.CHECKPOINTED):
                 self._ends_soon()  # then the scheduler starts no job on a node that goes
             self._pool.free(entry.reservation, ending)
-            self._uploads.submit(self._close, entry.job, ending)
+            self._uploads.submit(self._close, entry, ending)
 
     def _begin_parts(self, identity: Identity, address: str) -> None:
         """Lets the agents of a job's nodes start its processes.
@@ -596,16 +604,16 @@ class Agents:
                 del self._spread[identity]
                 ended.set()
 
-    def _close(self, job: Job, ending: Ending) -> None:
+    def _close(self, entry: AgentJob, ending: Ending) -> None:
         """Deletes the checkpoint of a job that has its result; sends that of another one to the server."""
-        checkpoints = self._parts.checkpoints
+        checkpoints, job = self._parts.checkpoints, entry.job
         try:
             if (finished := self._finished.get(job.identity)) is not None:
                 checkpoints.drop(job, *finished.result())
             elif ending in (Ending.FINISHED, Ending.RESUMED):  # its agent has kept the report, and sends it later
                 checkpoints.drop(job, unkept=checkpoints.finish(job))
             else:
-                checkpoints.keep(job, None)
+                checkpoints.keep(job, entry.failure)  # not that of a job that the server has killed
         finally:
             self._finished.pop(job.identity, None)
             self._when_over()
@@ -647,8 +655,13 @@ class CachedFiles:
             if not path.exists():
                 self._folder.mkdir(exist_ok=True)
                 with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
-                    self._server.download(self.sources[name], name, file, UNPACKED_LIMIT)
-                Path(file.name).rename(path)
+                    part = Path(file.name)
+                    try:
+                        self._server.download(self.sources[name], name, file, UNPACKED_LIMIT)
+                        file.flush()
+                        part.rename(path)
+                    finally:
+                        part.unlink(missing_ok=True)
         return path.open("rb")
 
 

@@ -188,7 +188,7 @@ class Pilot:
         self._over = False
         self._fatal: HpoPilotError | None = None
         self._began = time.monotonic()
-        self._disk_trouble = ""
+        self.disk_trouble = ""  #: why no jobs are taken; empty: they are
 
     def _allocation(
         self, site: Site, allocation: AllocatedNodes, workdir: PilotWorkDir, watchdog: Watchdog
@@ -371,11 +371,11 @@ class Pilot:
     def _has_disk(self) -> bool:
         """Returns whether the disk has space for jobs; changes are logged."""
         trouble = self._parts.workdir.trouble(self._settings.min_free_mb)
-        if trouble != self._disk_trouble:
+        if trouble != self.disk_trouble:
             log.warning(
                 "%s", f"{trouble}: no jobs are taken" if trouble else "the disk has space again: jobs are taken"
             )
-            self._disk_trouble = trouble
+            self.disk_trouble = trouble
         if trouble:
             self._draining.wait(_PAUSE)
         return not trouble

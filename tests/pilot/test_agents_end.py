@@ -5,20 +5,25 @@ The test is the agents: it makes their calls, so that it chooses when one is sil
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 
 from hpo_pilot.hpc.usage import Ending
 from hpo_pilot.pilot import agents
-from hpo_pilot.pilot.agent import AgentServer
-from hpo_pilot.pilot.job import parse_job
+from hpo_pilot.pilot.agent import AgentServer, ImageCopies
+from hpo_pilot.pilot.client import MissingAtServer
+from hpo_pilot.pilot.job import PilotErrorCode, parse_job
 from hpo_pilot.pilot.pilot import Pilot
 from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.job import PayloadSettings
@@ -36,13 +41,13 @@ class Allocation:
         self.agents.start()
         (self.folder,) = settings.workdir.glob("agents/*/")
         written: dict[str, Any] = json.loads((self.folder / "agents.json").read_text())
-        self._url, self._settings = written["server"], settings
+        self.url, self._settings = written["server"], settings
         self._open: list[AgentServer] = []
 
     def agent(self, node: str) -> AgentServer:
         """An agent that has called."""
         trusted = {"ca": self.folder / "certificate.pem", "token_file": self.folder / "token"}
-        settings = PilotSettings(self._url, "LOCAL", 4, self._settings.workdir / node, **trusted)
+        settings = PilotSettings(self.url, "LOCAL", 4, self._settings.workdir / node, **trusted)
         self._open.append(AgentServer(settings, node, self.folder))
         assert self.takes(self._open[-1]) == []
         return self._open[-1]
@@ -142,6 +147,68 @@ def test_jobs_have_what_the_allocation_leaves_them_to_save(allocation, panda, un
     allocation.pilot._job_is_over()
     draining.result(60)
     assert saved.is_set()
+
+
+def test_a_call_that_brings_a_part_of_a_job_waits_on(allocation, until):
+    """Else nodes pause before the next part, as pilots of servers that do not wait do."""
+    one, begun = allocation.agent("n1"), []
+    one.parts.begin = begun.append
+    asked = in_background(allocation.takes, one, 60.0)
+    part = {"job": [9, 1], "address": "", "bound": []}
+    allocation.agents._agents["n1"].parts[9, 1] = part
+    allocation.agents._door.call(allocation.agents._agents["n1"].news.set)
+    until(lambda: begun == [part])
+    job = allocation.place()
+    assert asked.result(60) == [job]
+
+
+def test_images_of_one_name_and_time_are_two(tmp_path, monkeypatch):
+    copies = ImageCopies(tmp_path / "images", 100)
+    images = [tmp_path / name / "image.sif" for name in ("v1", "v2", "v3")]
+    for image in images:
+        image.parent.mkdir()
+        image.write_text(image.parent.name)
+        os.utime(image, (1e9, 1e9))
+    assert [Path(copies(str(image))).read_text() for image in images[:2]] == ["v1", "v2"]
+
+    def full(_: Path, part: Path) -> None:
+        part.write_text("half")
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    assert copies(str(images[2])) == str(images[2]) and len(list((tmp_path / "images").iterdir())) == 2
+
+
+def test_a_job_that_the_server_has_killed_leaves_no_checkpoint_there(allocation, panda, until):
+    """As many jobs end whose search stops its trials early."""
+    one, other, kept = allocation.agent("n1"), allocation.agent("n2"), []
+    allocation.parts.checkpoints.keep = lambda _, failure: kept.append(failure)
+    had = allocation.place()
+    assert allocation.takes(one, 5.0) + allocation.takes(other) == [had]
+    panda.commands[had] = "tobekilled"
+    node = one if one.jobs else other
+    assert node.update_all([{"job_id": had, "attempt_nr": 1, "job_status": "running"}]) == ["tobekilled"]
+    allocation.pilot._unreported = 1
+    allocation.ends(node, had, Ending.FAILED)
+    until(lambda: kept)
+    assert kept[0].code is PilotErrorCode.PANDA_KILL
+
+
+def test_a_payloads_call_is_no_sign_of_life_of_an_agent(allocation):
+    answer = requests.get(
+        f"{allocation.url}/points/x/idds",
+        headers={"X-HPO-Pilot-Node": "n1"},
+        verify=str(allocation.folder / "certificate.pem"),
+        timeout=60,
+    )
+    assert "no agent" not in answer.text and not allocation.agents._agents["n1"].has_come
+
+
+def test_a_sandbox_that_does_not_come_leaves_nothing(allocation):
+    allocation.agents._files.sources["gone.tar.gz"] = ""
+    with pytest.raises(MissingAtServer):
+        allocation.agents._files.open("gone.tar.gz")
+    assert not list((allocation.folder / "cache").iterdir())
 
 
 def test_no_job_is_started_on_a_node_that_is_preempted(allocation, panda, tmp_path, until):
