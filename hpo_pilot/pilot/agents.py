@@ -316,8 +316,7 @@ class Agents:
         self._door.call(self._wake_all)
 
     def close(self) -> None:
-        """Ends the agents' job step, when all jobs are reported."""
-        self.stop()
+        """Ends the agents' job step, when they were told to stop and all jobs are reported."""
         if self._step is not None:
             for signalled in (None, signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(subprocess.TimeoutExpired):

@@ -64,8 +64,8 @@ class MissingAtServer(CallRefused):
 class JobServer:
     """Calls `/api/v1` of a PanDA server (panda-server 1.0.4) over persistent connections.
 
-    Any thread may call any method. The methods raise only ServerAway, CallRefused or InputError, as PilotTokenRefused is
-    one; and OSError of the files that they read or write.
+    Any thread may call any method. The methods raise only ServerAway, CallRefused or InputError (of which
+    PilotTokenRefused is one), and OSError of the files that they read or write.
     """
 
     _fewest_reports = 2  #: for the call that takes several

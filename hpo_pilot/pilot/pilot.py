@@ -144,7 +144,7 @@ class Pilot:
         self._changed = threading.Condition()
         self._watch: AllocationWatch | None = None
         self._agents: Agents | None = None
-        watchdog, delivery = Watchdog(workdir), Delivery(self._server, workdir)
+        watchdog, delivery = Watchdog(), Delivery(self._server, workdir)
         outage, staging, allocation = None, None, None
         if settings.allocation and site is not None:
             allocation = find_allocation(site, settings.lifetime)
@@ -258,6 +258,7 @@ class Pilot:
                 thread.start()
         if self._agents is not None:
             self._agents.start()
+        threading.Thread(target=parts.workdir.remove_stale, name="remove", daemon=True).start()
         threading.Thread(target=self._acquire, name="acquire", daemon=True).start()
         if settings.lifeline_fd is not None:
             threading.Thread(target=self._watch_lifeline, args=[settings.lifeline_fd], daemon=True).start()

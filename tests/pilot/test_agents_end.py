@@ -71,6 +71,7 @@ class Allocation:
     def close(self) -> None:
         for server in self._open:
             server._session.close()
+        self.agents.stop()
         self.agents.close()
 
 
