@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
+import hashlib
 import json
 import logging
 import os
@@ -118,6 +119,7 @@ class AgentServer(JobServer):
         self._session.headers["X-HPO-Pilot-Node"] = node
         self.jobs: set[Identity] = set()  #: that this agent has, or has processes of
         self.parts = Parts(self.ended, folder, node)
+        self.saving = 0.0  #: seconds for its jobs to save then; 0: their grace
         self.stopped = threading.Event()  #: the allocation's pilot wants this agent to end
         self.answered = time.monotonic()  #: when the pilot of the allocation last answered
 
@@ -127,14 +129,17 @@ class AgentServer(JobServer):
         """See JobServer: returns the jobs that the scheduler has started on this node."""
         body = {"jobs": sorted(self.jobs)}
         data = self._call("pilot/acquire_jobs", body, {"X-HPO-Pilot-Wait": f"{wait:g}"}, wait + _SILENT)["data"]
+        new = [part for part in data["parts"] if tuple(part["job"]) not in self.jobs]
         if data["stop"]:
+            self.saving = data["seconds"]
             self.stopped.set()
-        for part in data["parts"]:
-            if (identity := tuple(part["job"])) not in self.jobs:
-                self.jobs.add(identity)
-                self.parts.begin(part)
+        for part in new:
+            self.jobs.add((part["job"][0], part["job"][1]))
+            self.parts.begin(part)
         found: list[dict[str, Any]] = [job for job in data["jobs"] if job_identity(job) not in self.jobs]
         self.jobs.update(map(job_identity, found))
+        if new and not found and not data["stop"]:
+            return self.acquire(free, wait, disk_mb, remaining)  # else the caller takes it for one that does not wait
         return found
 
     def download(self, source_url: str, name: str, target: Any, limit: int) -> None:
@@ -289,13 +294,17 @@ class ImageCopies:
         try:
             if not image or not path.is_file() or path.stat().st_size > self._limit:
                 return image
-            copy = self._folder / f"{path.stat().st_mtime_ns}-{path.name}"
+            place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
+            copy = self._folder / f"{path.stat().st_mtime_ns}-{place}-{path.name}"
             with self._lock:
                 if not copy.exists():
                     self._folder.mkdir(parents=True, exist_ok=True)
                     part = copy.with_suffix(".part")
-                    shutil.copyfile(path, part)
-                    part.rename(copy)
+                    try:
+                        shutil.copyfile(path, part)
+                        part.rename(copy)
+                    finally:
+                        part.unlink(missing_ok=True)  # it would keep a full disk full
         except OSError as error:
             log.warning("%s is used on shared storage, because it cannot be copied: %s", image, error)
             return image
@@ -386,9 +395,10 @@ def _watch(pilot: Pilot, server: AgentServer) -> None:
     """Ends the agent when the allocation's pilot says so, or does not answer any more."""
     while not server.stopped.wait(_LOOK):
         if time.monotonic() - server.answered > _SILENT:
-            log.error("the pilot of the allocation does not answer: this agent ends")
+            why = pilot.disk_trouble or "the pilot of the allocation does not answer"  # without disk it is not called
+            log.error("%s: this agent ends", why)
             break
-    pilot.stop(at_once=True)
+    pilot.stop(at_once=True, seconds=server.saving)
 
 
 if __name__ == "__main__":

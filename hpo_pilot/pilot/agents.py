@@ -45,10 +45,11 @@ from hpo_pilot.pilot.allocation_pool import AllocationPool, AllocationReservatio
 from hpo_pilot.pilot.attempt import PilotParts, report_end
 from hpo_pilot.pilot.client import INVALID, NO_PERMISSION, TIMED_OUT, JobOfAnotherPilot, JobServer, MissingAtServer
 from hpo_pilot.pilot.door import Answer, Door, Request, message
-from hpo_pilot.pilot.job import GivenBack, Identity, Job, JobFailure, NodeLost
+from hpo_pilot.pilot.job import CutOff, GivenBack, Identity, Job, JobFailure, NodeLost
 from hpo_pilot.pilot.report import Outcome, StartingJob, failed_in
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.pilot.spread import CERTIFICATE, SETTINGS, TOKEN
+from hpo_pilot.pilot.watchdog import failure_of_command
 from hpo_pilot.transformation.job import PayloadSettings
 from hpo_pilot.transformation.process import WORKER_MARK
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
@@ -58,6 +59,7 @@ log = logging.getLogger(__name__)
 _THREADS, _UPLOADS = 32, 4  # calls to the server, and uploads of checkpoints, at the same time
 _NO_AGENTS = "the agents of the allocation could not be started"
 _LOST = "its agent does not answer"
+_ABOUT_TO_END = "the allocation was about to end while the job waited"
 _TICK = 1.0  # seconds between looks at the agents
 _COME = 300.0  # seconds for the first call of an agent
 _REJOIN = 30.0  # seconds for an agent without a connection to come back; its keeper has ended its jobs by then
@@ -174,6 +176,7 @@ class Agents:
         self._reports: list[dict[str, Any]] = []  # used in the thread of the door
         self._sending: asyncio.Task[list[str | HpoPilotError]] | None = None
         self._stopping = threading.Event()
+        self._saving = 0.0
         self._step: subprocess.Popen[bytes] | None = None
         self._door = Door(secrets.token_hex(32), self._answer, self._connected)
         self.is_off = False  #: no agent could be started: every job takes a job step
@@ -264,17 +267,23 @@ class Agents:
                 for name, agent in self._agents.items()
                 if not agent.is_lost and (agent.is_silent(now) or (has_ended and not agent.connections))
             }
-            # Preemption ends the agents at once. Job steps that ignore its signal then have the grace time.
-            has_lost_nodes = bool(lost) and not (self._parts.watch is not None and self._parts.watch.ends_soon())
+            # The allocation ends its agents at once. Job steps that ignore its signal then have the grace time.
+            is_end = bool(lost) and self._ends_soon()
             for name, agent in lost.items():
                 agent.is_lost = True
-                if has_lost_nodes:
+                if not is_end:
                     self._pool.lose(name, _LOST)
+                failure = CutOff("the allocation was ended") if is_end else NodeLost(f"node {name} is lost: {_LOST}")
                 for entry in list(agent.jobs.values()):  # those of a node that was lost before
-                    self._work.submit(self._end, entry, NodeLost(f"node {name} is lost: {_LOST}"))
+                    self._work.submit(self._end, entry, failure)
                 for identity in list(agent.parts):
                     self._part_ended(name, identity)
         return None
+
+    def _ends_soon(self) -> bool:
+        """Returns whether no more jobs start because the allocation ends."""
+        watch = self._parts.watch
+        return self._parts.draining.is_set() or (watch is not None and watch.ends_soon())
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()
@@ -292,15 +301,22 @@ class Agents:
             for name in list(nodes):
                 self._part_ended(name, identity)
 
-    def stop(self) -> None:
-        """Lets the agents end their jobs and themselves; they report their jobs before."""
+    def drain(self) -> None:
+        """Gives the jobs back that no agent has, when the pilot is about to end: agents get no more jobs then."""
+        with self._lock:
+            left = [entry for entry in self._jobs.values() if not entry.is_sent]
+        for entry in left:
+            self._work.submit(self._end, entry, GivenBack(_ABOUT_TO_END))
+
+    def stop(self, seconds: float = 0.0) -> None:
+        """Lets the agents end their jobs, which have `seconds` to save, and themselves; they report them before."""
+        self._saving = max(self._saving, seconds)
         self._stopping.set()
         self._pace.bytes_per_second = float("inf")
         self._door.call(self._wake_all)
 
     def close(self) -> None:
-        """Ends the agents' job step, when all jobs are reported."""
-        self.stop()
+        """Ends the agents' job step, when they were told to stop and all jobs are reported."""
         if self._step is not None:
             for signalled in (None, signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -335,8 +351,8 @@ class Agents:
         self._parts.heartbeats.add(entry)
         self._parts.checkpoints.begin(job, repeats=False)
         self._pool.place(reservation, job, document, lambda: self._settled(entry))
-        if self.is_off:
-            self._end(entry, GivenBack(_NO_AGENTS))
+        if self.is_off or self._parts.draining.is_set():
+            self._end(entry, GivenBack(_NO_AGENTS if self.is_off else _ABOUT_TO_END))
 
     def lose(self, panda_id: int, failure: JobFailure) -> None:
         """Ends a job whose node is lost, if an agent has it: an agent that lives ends it, and itself."""
@@ -376,6 +392,8 @@ class Agents:
         if not self._forget(entry.job.identity):
             return
         panda_id, attempt = entry.job.identity
+        if isinstance(failure, NodeLost) and not entry.is_sent:
+            failure = GivenBack(str(failure))  # it has not begun
         try:
             ending = Ending.LOST if isinstance(failure, NodeLost) else Ending.CUT
             self._pool.free(entry.reservation, ending)
@@ -406,7 +424,8 @@ class Agents:
             agent.seen = time.monotonic()
 
     async def _answer(self, request: Request) -> Answer:
-        agent = self._agents.get(request.headers.get("x-hpo-pilot-node", ""))
+        is_agent = not request.path.startswith("/points/")  # calls of payloads need no token
+        agent = self._agents.get(request.headers.get("x-hpo-pilot-node", "")) if is_agent else None
         if agent is not None:
             agent.seen, agent.has_come = time.monotonic(), True
         if request.path == "/api/v1/pilot/acquire_jobs":
@@ -414,7 +433,13 @@ class Agents:
                 return message(409, f"the allocation has no node {request.headers.get('x-hpo-pilot-node')!r}")
             return _envelope(await self._jobs_for(agent, request))
         if request.path == "/api/v1/pilot/update_jobs_bulk":
-            return _envelope(list(map(_answered, await self._heartbeats(request.json()["job_list"]))))
+            reports = request.json()["job_list"]
+            answers = await self._heartbeats(reports)
+            for report, answer in zip(reports, answers, strict=True):
+                entry = self._jobs.get((int(report["job_id"]), int(report["attempt_nr"])))
+                if entry is not None and isinstance(answer, str):
+                    entry.failure = entry.failure or failure_of_command(answer, entry.job.panda_id)
+            return _envelope(list(map(_answered, answers)))
         if request.path == "/api/v1/pilot/update_job":
             # Not in a thread of `_work`: an upload may take minutes, and heartbeats need these threads.
             await self._finish(request.json())
@@ -457,9 +482,12 @@ class Agents:
         known = set(map(tuple, request.json()["jobs"]))
         until = time.monotonic() + float(request.headers.get("x-hpo-pilot-wait", 0))
         while True:
-            stop = self._stopping.is_set() or self.is_off or agent.must_end or agent.is_lost
             with self._lock:
-                new = [] if stop else [job for identity, job in agent.jobs.items() if identity not in known]
+                stop = self._stopping.is_set() or self.is_off or agent.must_end or agent.is_lost
+                ends = stop or self._parts.draining.is_set()
+                new = [] if ends else [job for identity, job in agent.jobs.items() if identity not in known]
+                for entry in new:
+                    entry.is_sent = True
                 parts = [] if stop else [part for identity, part in agent.parts.items() if identity not in known]
             left = until - time.monotonic()
             if new or parts or stop or left <= 0:
@@ -470,11 +498,10 @@ class Agents:
             except TimeoutError:
                 continue
         for entry in new:
-            entry.is_sent = True
             self._parts.heartbeats.remove(entry.job.identity)
         agent.seen = time.monotonic()
         jobs = [{**entry.data, ASSIGNED: self._assigned(entry)} for entry in new]
-        return {"stop": stop, "jobs": jobs, "parts": parts}
+        return {"stop": stop, "seconds": self._saving, "jobs": jobs, "parts": parts}
 
     def _assigned(self, entry: AgentJob) -> dict[str, Any]:
         planned, start = entry.reservation.planned, entry.reservation.start
@@ -541,8 +568,10 @@ class Agents:
     def _ended(self, identity: Identity, ending: Ending) -> None:
         """Frees the resources of a job that its agent has reported. It may be repeated."""
         if (entry := self._forget(identity)) is not None:
+            if ending in (Ending.CUT, Ending.CHECKPOINTED):
+                self._ends_soon()  # then the scheduler starts no job on a node that goes
             self._pool.free(entry.reservation, ending)
-            self._uploads.submit(self._close, entry.job, ending)
+            self._uploads.submit(self._close, entry, ending)
 
     def _begin_parts(self, identity: Identity, address: str) -> None:
         """Lets the agents of a job's nodes start its processes.
@@ -574,16 +603,16 @@ class Agents:
                 del self._spread[identity]
                 ended.set()
 
-    def _close(self, job: Job, ending: Ending) -> None:
+    def _close(self, entry: AgentJob, ending: Ending) -> None:
         """Deletes the checkpoint of a job that has its result; sends that of another one to the server."""
-        checkpoints = self._parts.checkpoints
+        checkpoints, job = self._parts.checkpoints, entry.job
         try:
             if (finished := self._finished.get(job.identity)) is not None:
                 checkpoints.drop(job, *finished.result())
             elif ending in (Ending.FINISHED, Ending.RESUMED):  # its agent has kept the report, and sends it later
                 checkpoints.drop(job, unkept=checkpoints.finish(job))
             else:
-                checkpoints.keep(job, None)
+                checkpoints.keep(job, entry.failure)  # not that of a job that the server has killed
         finally:
             self._finished.pop(job.identity, None)
             self._when_over()
@@ -625,8 +654,13 @@ class CachedFiles:
             if not path.exists():
                 self._folder.mkdir(exist_ok=True)
                 with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
-                    self._server.download(self.sources[name], name, file, UNPACKED_LIMIT)
-                Path(file.name).rename(path)
+                    part = Path(file.name)
+                    try:
+                        self._server.download(self.sources[name], name, file, UNPACKED_LIMIT)
+                        file.flush()
+                        part.rename(path)
+                    finally:
+                        part.unlink(missing_ok=True)
         return path.open("rb")
 
 

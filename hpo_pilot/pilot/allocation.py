@@ -25,6 +25,7 @@ class AllocatedNodes:
         seconds: remaining time; infinity: no limit.
         job: its name at the batch system.
         remainder: returns what the allocation still has.
+        gpus: names of the GPUs of each node; empty: their numbers.
     """
 
     nodes: tuple[Node, ...]

@@ -169,7 +169,7 @@ class AllocationWatch(threading.Thread):
 
     def _ask_batch_system(self) -> None:
         """Removes nodes that were taken away, and drains if the allocation ends sooner than was known."""
-        now = time.monotonic()
+        now = self._asked = time.monotonic()  # one that does not answer is not asked by each waiting thread in turn
         try:
             left = self._remainder()
         except (HpoPilotError, ValueError) as error:
@@ -183,7 +183,6 @@ class AllocationWatch(threading.Thread):
             self._pool.drain()  # at once: the caller may be about to free nodes
         for node in left.lost:
             self._pool.lose(node, TAKEN_AWAY)
-        self._asked = now
 
     def _shorten(self, now: float) -> None:
         """Shortens the allocation if the warning comes long before the known end, as for a preemption."""

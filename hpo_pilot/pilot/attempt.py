@@ -209,6 +209,9 @@ class JobRun:
                 self._judge_signal()
             if isinstance(self._outcome.failure, CutOff):
                 has_gone_on = kept is not None and kept.signature() not in (before, ())
+                if has_gone_on and parts.settings.agent and not _is_good(self._outcome, self._folder):
+                    # Its disk is of no use to the next attempt: what counts is on the storage that nodes share.
+                    has_gone_on = parts.checkpoints.keep(job, self._outcome.failure)
                 self._judge_cut_off(has_gone_on=has_gone_on, is_late=assignment.is_late)
             self._judge_sandbox()
             storage = parts.server_storage if job.server_stores else parts.own_storage

@@ -35,7 +35,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from hpo_pilot.errors import HpoPilotError, TryAgainError
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.job import Identity, Job, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.settings import PilotSettings
@@ -354,6 +354,7 @@ _PATIENCE = 20.0  # seconds to wait for a server that does not answer
 _UNSETTLED = 2.0  # seconds until files that were being written are checked again
 _LEVEL_PATIENCE = 120.0  # the same for a checkpoint that a later trial goes on from
 _SHARE = 19  # the pause after an upload is this many times its length, so uploads take 1/20 of the time
+_LOOK = 0.5  # seconds between looks at whether the pilot ends
 _AT_ONCE = 4  # simultaneous uploads of attempts that end
 
 
@@ -362,7 +363,8 @@ class _Shipment:
     """The uploads of a running job.
 
     Attributes:
-        shipped: files that the server has from this attempt.
+        shipped: files that the server has.
+        has_sent: whether it has any from this attempt.
         lock: held during an upload.
         is_over: no more uploads.
         is_dropped: the uploaded checkpoint is to be deleted.
@@ -371,6 +373,7 @@ class _Shipment:
     job: Job
     kept: KeptCheckpoint
     shipped: Signature = ()
+    has_sent: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_over: bool = False
     is_dropped: bool = False
@@ -406,7 +409,9 @@ class CheckpointShipping(threading.Thread):
             fetched |= self._go_on(job, kept, level)
         if not self._limit and not kept.levels:
             return
-        shipment = _Shipment(job, kept, kept.signature() if fetched else ())
+        shipment = _Shipment(job, kept)
+        with suppress(OSError):  # what is not known to be there is sent again
+            shipment.shipped = kept.signature() if fetched else ()
         with self._changed:
             self._shipments[job.identity] = shipment
             if not repeats or not self._limit:
@@ -414,12 +419,24 @@ class CheckpointShipping(threading.Thread):
             heapq.heappush(self._due, (time.monotonic() + self._settings.checkpoint_every, job.identity))
             self._changed.notify_all()
 
-    def keep(self, job: Job, failure: JobFailure | None) -> None:
-        """Uploads the last checkpoint of an attempt without a result, unless the server killed the job."""
+    def keep(self, job: Job, failure: JobFailure | None) -> bool:
+        """Uploads the last checkpoint of an attempt without a result, unless the server killed the job.
+
+        Returns:
+            Whether a checkpoint of this attempt is stored.
+        """
         killed = failure is not None and failure.code is PilotErrorCode.PANDA_KILL
-        if (shipment := self._take(job.identity)) is not None and self._limit and not killed:
-            with self._uploading:
+        if (shipment := self._take(job.identity)) is None or not self._limit or killed:
+            return False
+        while not self._uploading.acquire(timeout=_LOOK):
+            if self._ends.is_set():
+                return shipment.has_sent
+        try:
+            if not self._ends.is_set():
                 self._ship(shipment, patience=_PATIENCE)
+        finally:
+            self._uploading.release()
+        return shipment.has_sent
 
     def keeps_level(self, job: Job) -> bool:
         """Returns whether `finish` may upload a checkpoint."""
@@ -531,25 +548,26 @@ class CheckpointShipping(threading.Thread):
             try:
                 if shipment.is_over or shipment.is_dropped or shipment.kept.signature() in (shipment.shipped, ()):
                     return every
-                with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+                with tempfile.NamedTemporaryFile(dir=self._settings.jobs_folder) as packed:
                     signature = shipment.kept.pack(packed, self._limit)
                     size = packed.tell()
                     packed.flush()
                     retried(lambda: self._upload(shipment.kept, packed), patience, self._ends)
-                shipment.shipped = signature
+                shipment.shipped, shipment.has_sent = signature, True
                 log.debug("the checkpoint of job %s is stored: %.1f MB", job.panda_id, size / 1e6)
             except FilesChanging:
                 return _UNSETTLED
             except CheckpointTooLarge:
                 shipment.is_over = True
+                remedy = ": raise --checkpoint-mb, or name a folder that all pilots share with --checkpoints"
                 log.warning(
-                    "the checkpoint of job %s has more than %d MB packed, and is only in %s: raise --checkpoint-mb, "
-                    "or name a folder that all pilots share with --checkpoints",
+                    "the checkpoint of job %s has more than %d MB packed, and is only in %s%s",
                     *(job.panda_id, self._limit >> 20, self._settings.checkpoint_root),
+                    "" if self._settings.agent else remedy,  # the limit of agents is fixed
                 )
-            except TryAgainError as error:
+            except (TryAgainError, InputError) as error:  # no answer, or the token is refused for now
                 log.info("the checkpoint of job %s is not at the server yet: %s", job.panda_id, error)
-            except HpoPilotError as error:
+            except (HpoPilotError, TransformationFailure) as error:
                 shipment.is_over = True
                 log.warning("the checkpoint of job %s is not sent: %s", job.panda_id, error)
             except OSError as error:
@@ -559,7 +577,7 @@ class CheckpointShipping(threading.Thread):
     def _fetch(self, job: Job, kept: KeptCheckpoint) -> bool:
         """Downloads the checkpoint; returns whether it was placed in the folder."""
         try:
-            with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+            with tempfile.NamedTemporaryFile(dir=self._settings.jobs_folder) as packed:
                 found = retried(lambda: self._download(kept, packed), _PATIENCE)
                 packed.flush()
                 if found and kept.place(Path(packed.name), UNPACKED_LIMIT):
@@ -576,7 +594,7 @@ class CheckpointShipping(threading.Thread):
         placed = False
         try:
             if self._stores_levels(job) and (level.chain != level.trial or job.attempt > 1):
-                with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+                with tempfile.NamedTemporaryFile(dir=self._settings.jobs_folder) as packed:
                     found = retried(lambda: self._download(kept, packed, level), _LEVEL_PATIENCE)
                     packed.flush()
                     placed = found and kept.place_level(Path(packed.name), UNPACKED_LIMIT, level)
@@ -593,14 +611,14 @@ class CheckpointShipping(threading.Thread):
         if not self._stores_levels(job) or not own.signature():
             return ""  # in the folder that pilots share; or the payload has left none
         try:
-            with tempfile.NamedTemporaryFile(dir=self._settings.workdir) as packed:
+            with tempfile.NamedTemporaryFile(dir=self._settings.jobs_folder) as packed:
                 own.pack(packed, self._limit)
                 packed.flush()
                 retried(lambda: self._upload(kept, packed, level), _LEVEL_PATIENCE, self._ends)
                 return ""
         except CheckpointTooLarge:
             why = f"it has more than {self._limit >> 20} MB packed (--checkpoint-mb of the pilot)"
-        except (HpoPilotError, FilesChanging, OSError) as error:
+        except (HpoPilotError, TransformationFailure, FilesChanging, OSError) as error:
             why = str(error) or "its files are still being written"
         return f"the checkpoint is not kept, and a later level would be trained from the start: {why}"
 

@@ -64,7 +64,8 @@ class MissingAtServer(CallRefused):
 class JobServer:
     """Calls `/api/v1` of a PanDA server (panda-server 1.0.4) over persistent connections.
 
-    Any thread may call any method. The methods raise only ServerAway, PilotTokenRefused or CallRefused.
+    Any thread may call any method. The methods raise only ServerAway, CallRefused or InputError (of which
+    PilotTokenRefused is one), and OSError of the files that they read or write.
     """
 
     _fewest_reports = 2  #: for the call that takes several
@@ -314,7 +315,9 @@ class JobServer:
         except requests.RequestException as error:
             self._note(error)
             raise ServerAway(f"{_origin(url)[1]} does not answer: {error}") from error
-        except OSError as error:  # the proxy is being replaced
+        except OSError as error:  # a file is being replaced
+            if self._settings.proxy is None:
+                raise ServerAway(f"--ca {self._settings.ca}: {error}") from error
             raise PilotTokenRefused(f"--proxy {self._settings.proxy}: {error}") from error
         if answer.status_code not in _LATER:
             self._note(None)
@@ -356,13 +359,13 @@ class JobServer:
         try:
             about = path.stat()
             if (seen := (about.st_mtime_ns, about.st_ino)) != self._token_seen:
-                self._token, self._token_seen = path.read_text().strip(), seen
+                token = path.read_text().strip()
+                if not token or not token.isascii() or any(c.isspace() for c in token):
+                    raise ValueError("it must have one line with the token")
+                self._token, self._token_seen = token, seen
         except (OSError, ValueError) as error:
-            if not self._token:
+            if not self._token:  # else the file is being replaced: use the old token
                 raise InputError(f"--token-file {path}: {error}") from error
-            return  # the file is being replaced: use the old token
-        if not self._token or not self._token.isascii() or any(c.isspace() for c in self._token):
-            raise InputError(f"--token-file {path}: it must have one line with the token")
 
 
 def _check_proxy(proxy: Path) -> None:
@@ -421,7 +424,7 @@ class Backoff:
 
 
 def retried(call: Callable[[], T], seconds: float, unless: threading.Event | None = None) -> T:
-    """Returns the result of a call, which is repeated while the server does not answer.
+    """Returns the result of a call, which is repeated while the server does not answer, or refuses the token for now.
 
     Args:
         call: the call.
@@ -432,7 +435,7 @@ def retried(call: Callable[[], T], seconds: float, unless: threading.Event | Non
     while True:
         try:
             return call()
-        except TryAgainError:
+        except (TryAgainError, InputError):
             if time.monotonic() >= give_up or stop.is_set():
                 raise
             backoff.pause(stop)

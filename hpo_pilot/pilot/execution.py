@@ -254,7 +254,7 @@ class Execution:
             return None
         try:
             pid = _claimed(self._interpreter.fork(self._argv[3:], self.folder, env, output, self._lifeline))
-            if hasattr(os, "sched_setaffinity"):
+            with contextlib.suppress(AttributeError, ProcessLookupError):  # macOS, or it has ended
                 os.sched_setaffinity(pid, os.sched_getaffinity(0))  # the cores of this job, not of the interpreter
             return pid
         except OSError as error:

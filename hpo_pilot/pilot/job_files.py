@@ -28,6 +28,7 @@ from hpo_pilot.logs import log_end
 from hpo_pilot.pilot.client import JobServer, retried
 from hpo_pilot.pilot.execution import LOG_FILE
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode
+from hpo_pilot.pilot.settings import remove
 from hpo_pilot.transformation.job import Arguments, PayloadSettings, TransformationFailure, find_outputs, has_verdict
 from hpo_pilot.transformation.sandbox import unpack
 from hpo_pilot.transformation.transformation import UNPACKED_LIMIT
@@ -40,6 +41,8 @@ _CHECKED = re.compile(r"sources\.([0-9a-f]{64})\.tar\.gz")
 
 #: Parts of a cached sandbox: the unpacked files, and the digest of each.
 _FILES, _DIGESTS = "files", "digests.json"
+
+_LEFT_SECONDS = 86_400.0  # age at which what a killed pilot was fetching is removed
 
 #: Inode, size and times of a file; they change with its content while the machine runs.
 _State = tuple[int, int, int, int]
@@ -194,7 +197,12 @@ class SandboxCache:
                 raise TryAgainError(f"{name} has a wrong checksum after the download: {digest}")
 
     def _make_room(self, keep: str) -> None:
-        kept = [entry for entry in self._folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+        kept = []
+        for entry in self._folder.iterdir():
+            if not entry.name.startswith("."):
+                kept.append(entry)
+            elif _last_use(entry) < time.time() - _LEFT_SECONDS:
+                remove(entry)
         sizes = {entry.name: self._size(entry) for entry in kept}
         total = sum(sizes.values())
         for entry in sorted(kept, key=_last_use):

@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hpo_pilot import __version__
-from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
+from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, TryAgainError
 from hpo_pilot.logs import about
 from hpo_pilot.pilot.agents import Agents
 from hpo_pilot.pilot.allocation import AllocatedNodes, find_allocation
@@ -100,6 +100,7 @@ def metrics_served(parts: PilotParts) -> Iterator[None]:
 
 
 _PLACING = 8  # jobs of an allocation whose sandboxes are fetched or read at the same time
+_LAST_SECONDS = 40.0  # after the jobs have saved: the last reports, the end of agents and of what is left
 _LAST_REPORTS = 5.0  # seconds for unsent reports at the end; the others stay on disk for the next pilot
 
 
@@ -143,7 +144,7 @@ class Pilot:
         self._changed = threading.Condition()
         self._watch: AllocationWatch | None = None
         self._agents: Agents | None = None
-        watchdog, delivery = Watchdog(workdir), Delivery(self._server, workdir)
+        watchdog, delivery = Watchdog(), Delivery(self._server, workdir)
         outage, staging, allocation = None, None, None
         if settings.allocation and site is not None:
             allocation = find_allocation(site, settings.lifetime)
@@ -183,10 +184,11 @@ class Pilot:
         self._placing = ThreadPoolExecutor(_PLACING, "placing")
         self._jobs = ThreadPoolExecutor(2 * pool.most, "job")
         self._unreported = 0
+        self._saving = settings.grace + 5  # seconds for jobs that are told to end
         self._over = False
         self._fatal: HpoPilotError | None = None
         self._began = time.monotonic()
-        self._disk_trouble = ""
+        self.disk_trouble = ""  #: why no jobs are taken; empty: they are
 
     def _allocation(
         self, site: Site, allocation: AllocatedNodes, workdir: PilotWorkDir, watchdog: Watchdog
@@ -211,7 +213,7 @@ class Pilot:
             give_up=self._give_up_allocation,
         )
         self._watch = AllocationWatch(
-            pool, site, allocation, margin=margin, idle=settings.end_idle, end=lambda: self.stop(at_once=True)
+            pool, site, allocation, margin=margin, idle=settings.end_idle, end=self._end_in_time
         )
         staging = None
         if settings.staging and site.scratch:
@@ -256,6 +258,7 @@ class Pilot:
                 thread.start()
         if self._agents is not None:
             self._agents.start()
+        threading.Thread(target=parts.workdir.remove_stale, name="remove", daemon=True).start()
         threading.Thread(target=self._acquire, name="acquire", daemon=True).start()
         if settings.lifeline_fd is not None:
             threading.Thread(target=self._watch_lifeline, args=[settings.lifeline_fd], daemon=True).start()
@@ -280,22 +283,41 @@ class Pilot:
     def handle_signals(self) -> None:
         """Handles signals: SIGTERM and SIGINT drain, a second one ends the jobs, the site's own is a warning.
 
-        Main thread only.
+        An unexpected error in a thread ends the pilot too: half a pilot would lose its jobs, or keep its allocation
+        without any. Main thread only.
         """
+        threading.excepthook = self._on_defect
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         site, watch = self._parts.site, self._watch
         if site is not None and site.warning is not None and watch is not None:
             signal.signal(site.warning.number, lambda *_: watch.warn())
 
-    def stop(self, *, at_once: bool = False) -> None:
-        """Takes no more jobs and lets `run` return; `at_once`: running jobs are ended now."""
+    def stop(self, *, at_once: bool = False, seconds: float = 0.0) -> None:
+        """Takes no more jobs and lets `run` return.
+
+        Args:
+            at_once: running jobs are ended now.
+            seconds: time for them to save, if there is more than their grace.
+        """
+        self._saving = max(self._saving, seconds)
         if at_once or self._draining.is_set():
             self._at_once.set()
         self._draining.set()
         self._parts.pool.wake()
         with self._changed:
             self._changed.notify_all()
+
+    def _on_defect(self, caught: threading.ExceptHookArgs) -> None:
+        name = caught.thread.name if caught.thread is not None else ""
+        log.critical("a defect of the pilot, which ends: in %s", name, exc_info=caught.exc_value)
+        self._fatal = self._fatal or GiveUpError(f"a defect of the pilot: {caught.exc_value!r} in {name}")
+        self.stop()
+
+    def _end_in_time(self) -> None:
+        """Ends the pilot before its allocation, with the time that is left for the jobs to save."""
+        left = self._watch.remaining if self._watch is not None else 0
+        self.stop(at_once=True, seconds=min(left, self._settings.margin) - _LAST_SECONDS)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._watch is not None:
@@ -325,8 +347,9 @@ class Pilot:
             try:
                 disk_mb, remaining = parts.workdir.free_mb(), self._remaining()
                 found = self._server.acquire(free, wait, disk_mb, remaining, parts.avoided.now(), parts.avoided.why)
-            except TryAgainError as error:
+            except (TryAgainError, OSError) as error:  # the server, or the disk, which is looked at again
                 log.debug("no jobs: %s", error)
+                refused_since = None
                 backoff.pause(self._draining)
                 continue
             except (CallRefused, InputError) as error:
@@ -349,11 +372,11 @@ class Pilot:
     def _has_disk(self) -> bool:
         """Returns whether the disk has space for jobs; changes are logged."""
         trouble = self._parts.workdir.trouble(self._settings.min_free_mb)
-        if trouble != self._disk_trouble:
+        if trouble != self.disk_trouble:
             log.warning(
                 "%s", f"{trouble}: no jobs are taken" if trouble else "the disk has space again: jobs are taken"
             )
-            self._disk_trouble = trouble
+            self.disk_trouble = trouble
         if trouble:
             self._draining.wait(_PAUSE)
         return not trouble
@@ -385,6 +408,8 @@ class Pilot:
                 return
         except (HpoPilotError, TransformationFailure, OSError) as error:
             log.debug("job %s: %s", data.get("PandaID"), error)  # it is found again, and reported
+        except Exception:  # else its reservation would hold up all later jobs
+            log.exception("job %s: a defect of the pilot", data.get("PandaID"))
         self._jobs.submit(self._run_job, data, reservation)
 
     def _run_job(self, data: dict[str, Any], reservation: JobReservation) -> None:
@@ -442,14 +467,16 @@ class Pilot:
         """Waits for running jobs and their reports, ends the remaining jobs, and tells the server."""
         self._draining.set()
         settings = self._settings
+        if self._agents is not None:
+            self._agents.drain()
         if self._unreported:
             log.info("no more jobs are taken; %d running jobs have %g s", self._unreported, settings.drain)
         self._wait_until_idle(settings.drain, or_at_once=True)
         for execution in self._parts.watchdog.running():
             execution.stop(self._last_failure())
         if self._agents is not None:
-            self._agents.stop()
-        self._wait_until_idle(settings.grace + 5, or_at_once=False)
+            self._agents.stop(self._saving - _LAST_REPORTS)
+        self._wait_until_idle(self._saving, or_at_once=False)
         self._parts.checkpoints.end()
         self._wait_until_idle(_LAST_REPORTS, or_at_once=False)
         end, delivery = time.monotonic() + _LAST_REPORTS, self._parts.delivery

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -202,6 +203,11 @@ class PilotSettings:
         return self.storage or self.workdir / "storage"
 
     @property
+    def jobs_folder(self) -> Path:
+        """Folder of the running jobs, and of packed checkpoints on their way; the next pilot empties it."""
+        return self.workdir / "jobs" / self.worker_name
+
+    @property
     def worker_name(self) -> str:
         """Name of the worker in file names and environment variables."""
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.harvester_id)
@@ -372,6 +378,15 @@ def pilot_key(workdir: Path, worker_name: str) -> str:
     return key
 
 
+def remove(path: Path) -> None:
+    """Deletes a file or a folder if that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
 def worker_mark(settings: PilotSettings) -> dict[str, str]:
     """Returns the variable that only the processes of this worker's jobs have."""
     return {WORKER_MARK: f"{settings.worker_name}@{settings.workdir}"}
@@ -384,7 +399,7 @@ class PilotWorkDir:
 
         cache/            unpacked sandboxes, for all pilots here
         inputs/           fetched inputs, for all pilots here
-        jobs/WORKER/      one folder per running job, below one per search if jobs are isolated
+        jobs/WORKER/      one folder per running job, below one per search if jobs are isolated; packed checkpoints
         interpreters/     sandboxes of kept interpreters
         jobs/WORKER.lock  held while a pilot of that name lives
         jobs/WORKER.key   identifies the worker at the server
@@ -405,7 +420,7 @@ class PilotWorkDir:
         """
         self.root = settings.workdir
         self.cache, self.inputs = self.root / "cache", self.root / "inputs"
-        self.jobs = self.root / "jobs" / settings.worker_name
+        self.jobs = settings.jobs_folder
         self.interpreters = self.root / "interpreters" / settings.worker_name
         self._unsent = self.root / "unsent" / settings.worker_name
         self.staging = self.root / "staging" / settings.worker_name
@@ -427,7 +442,7 @@ class PilotWorkDir:
                 )
             time.sleep(0.1)
         self.key = pilot_key(self.root, settings.worker_name)
-        self.stale = [entry for entry in self.jobs.iterdir() if entry.is_dir()]
+        self.stale = list(self.jobs.iterdir())
 
     def new_job_folder(self, panda_id: int, attempt: int, search: str = "") -> Path:
         """Makes and returns an empty folder for a job, in the existing folder `search`."""
@@ -454,11 +469,11 @@ class PilotWorkDir:
         return ""
 
     def remove_stale(self) -> None:
-        """Deletes the job folders of an earlier pilot, whose processes have ended."""
-        for folder in self.stale:
-            shutil.rmtree(folder, ignore_errors=True)
+        """Deletes the job folders and packed checkpoints of an earlier pilot, whose processes have ended."""
+        for entry in self.stale:
+            remove(entry)
         if self.stale:
-            log.info("%d folders of an earlier pilot's jobs or searches removed", len(self.stale))
+            log.info("%d folders and files of an earlier pilot's jobs or searches removed", len(self.stale))
         self.stale = []
 
     def keep_report(self, report: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpo_pilot.errors import HpoPilotError
 from hpo_pilot.logs import last_line
 from hpo_pilot.pilot.isolation import Confinement
 from hpo_pilot.pilot.settings import PilotSettings, worker_mark
@@ -101,9 +102,10 @@ class WarmInterpreter:
             seconds: time limit.
             is_over: whether the job is not needed any more.
         """
-        end = time.monotonic() + seconds
+        end, looks = time.monotonic() + seconds, select.poll()
+        looks.register(self._connection, select.POLLIN)
         while time.monotonic() < end and not is_over():
-            if select.select([self._connection], [], [], min(0.5, max(0.0, end - time.monotonic())))[0]:
+            if looks.poll(min(500.0, 1000 * max(0.0, end - time.monotonic()))):
                 return len(self._connection.recv(_HEADER.size)) == _HEADER.size
         return False
 
@@ -198,13 +200,14 @@ class WarmInterpreters:
                     return entry[1]
             number = next(self._numbers)
         folder = self._folder / kind.confinement.name / str(number)
-        folder.mkdir(parents=True)
-        fill(folder)
         mark = f"{os.getpid()}-{number}"
         environment = (dict(kind.environment) or without_secrets(os.environ)) | worker_mark(self._settings)
         try:
+            folder.mkdir(parents=True)
+            fill(folder)
             found = WarmInterpreter(kind, folder, kind.confinement.environment(environment), mark)
-        except OSError as error:
+        except (OSError, HpoPilotError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
             log.info("no interpreter is kept for %s: %s", kind.archive, error)
             return None
         if found.is_ready(seconds, is_over):

@@ -18,7 +18,7 @@ from hpo_pilot.pilot.client import Backoff, JobOfAnotherPilot, JobServer
 from hpo_pilot.pilot.execution import Execution
 from hpo_pilot.pilot.job import Identity, JobFailure, PilotErrorCode
 from hpo_pilot.pilot.report import StartingJob
-from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir
+from hpo_pilot.pilot.settings import PilotSettings
 from hpo_pilot.transformation.process import adopt_orphans
 
 log = logging.getLogger(__name__)
@@ -163,14 +163,8 @@ class Watchdog(threading.Thread):
     quick to find processes that outlive their job, and they are reaped here.
     """
 
-    def __init__(self, workdir: PilotWorkDir) -> None:
-        """Makes the watchdog; `start` starts it.
-
-        Args:
-            workdir: job folders of an earlier pilot are removed from it; that pilot's processes have ended.
-        """
+    def __init__(self) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self._workdir = workdir
         self._lock = threading.Lock()
         self._running: list[Execution] = []
         self._wake = threading.Event()
@@ -207,7 +201,6 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         """Watches until it is told to stop."""
         adopt_orphans()
-        self._workdir.remove_stale()
         unseen = False  # whether jobs ran since the last scan of all processes
         while True:
             unseen = self._wake.wait(_TICK if unseen else None) or unseen

@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote, urlsplit
@@ -345,7 +345,8 @@ class InputCache:
         for name in os.listdir(self.folder):
             path = os.path.join(self.folder, name)
             if os.path.isdir(path) and not name.startswith("."):
-                entries.append((os.stat(path).st_mtime, name, _size(path)))
+                with suppress(FileNotFoundError):  # another job has just removed or replaced it
+                    entries.append((os.stat(path).st_mtime, name, _size(path)))
         total = sum(size for _, _, size in entries)
         for _, name, size in sorted(entries)[:-1]:
             if total <= self.limit:
@@ -371,8 +372,7 @@ def _size(folder: str) -> int:
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
-            path = os.path.join(where, name)
-            total += os.lstat(path).st_size if os.path.lexists(path) else 0
+            total += os.lstat(os.path.join(where, name)).st_size
     return total
 
 

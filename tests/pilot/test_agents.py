@@ -221,17 +221,23 @@ def test_without_agents_jobs_take_job_steps(panda, pilot, begin, tools, until):
     assert verdict(panda.final(panda.add_job(GOOD)))["value"] == 0.5
 
 
-def test_the_end_of_the_allocation_keeps_checkpoints_on_shared_storage(panda, pilot, begin, until):
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_end_of_the_allocation_keeps_checkpoints_on_shared_storage(panda, pilot, begin, until, is_kept):
+    """A job whose checkpoint shared storage does not take would be given back for ever."""
     panda.takes_back = True
     saves = panda.add_job("echo 1 > ckpt; exec sleep 300", checkpoint=["ckpt"], job={"prodUserID": "jane"})
     does_not = panda.add_job("exec sleep 300", job={"prodUserID": "jane"})
     begin()
     until(lambda: panda.of(saves, "running") and panda.of(does_not, "running"))
     until(lambda: list(pilot.folder.glob("disk/*/checkpoints/*/*/*/.kept/ckpt")))
+    if not is_kept:
+        (pilot.workdir / "checkpoints").rmdir()
+        (pilot.workdir / "checkpoints").touch()
     assert pilot.end() == 0
-    assert panda.given_back == [[saves, 1]] and panda.of(does_not, "failed") and not panda.of(saves, "failed")
-    assert "1 checkpointed" in pilot.said()
-    assert list(pilot.workdir.glob("checkpoints/*/*/*/.kept/ckpt"))
+    assert panda.given_back == [[saves, 1]] * is_kept and panda.of(does_not, "failed")
+    assert bool(panda.of(saves, "failed")) != is_kept
+    assert ("1 checkpointed" in pilot.said()) == is_kept
+    assert bool(list(pilot.workdir.glob("checkpoints/*/*/*/.kept/ckpt"))) == is_kept
 
 
 def test_a_level_goes_on_at_any_node(panda, pilot, begin, until):

@@ -19,6 +19,7 @@ from hpo_pilot.pilot.job import GivenBack, parse_job
 from hpo_pilot.pilot.report import StartingJob
 from hpo_pilot.pilot.settings import Site
 from hpo_pilot.transformation.job import PayloadSettings
+from tests.pilot.conftest import in_background
 
 ALLOCATION = AllocatedNodes((Node("n1", NodeShape(4, 4000)),), 1e4)
 SITE = Site(launcher=make_launcher({"name": "srun"}))
@@ -89,6 +90,24 @@ def test_a_lost_node_drains_nothing(three, tmp_path, monkeypatch, until):
     room.lose("n3", "gone")
     assert ended.wait(60)
     watch.stop()
+
+
+def test_a_batch_system_that_does_not_answer_is_not_asked_for_each_job(room, until):
+    asked, answers = [], threading.Event()
+
+    def remainder() -> Remainder:
+        asked.append(1)
+        assert answers.wait(60)
+        raise InputError("squeue has not answered")
+
+    given = AllocatedNodes(ALLOCATION.nodes, 1e4, remainder=remainder)
+    watch = AllocationWatch(room, SITE, given, margin=0.0, idle=0, end=lambda: None)
+    told = [in_background(watch.ends_soon) for _ in range(5)]
+    until(lambda: asked)
+    threading.Event().wait(0.2)  # the others wait behind it
+    answers.set()
+    assert [one.result(60) for one in told] == [False] * 5
+    assert len(asked) <= 2
 
 
 def test_an_allocation_that_ends_sooner_starts_no_more_jobs():

@@ -12,8 +12,10 @@ from typing import Any, BinaryIO
 import pytest
 
 from hpo_pilot.pilot.checkpoints import CheckpointShipping, remove_old
-from hpo_pilot.pilot.client import CallRefused, JobServer, ServerAway
+from hpo_pilot.pilot.client import CallRefused, JobServer, PilotTokenRefused, ServerAway
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.settings import PilotWorkDir
+from hpo_pilot.transformation.sandbox import UnsafeArchive
 from tests.pilot.conftest import in_background
 from tests.pilot.test_kept_checkpoint import job, put, read
 
@@ -66,9 +68,9 @@ def ship(tmp_path, cache, make_settings):
     numbers = itertools.count(1)
 
     def start(**more: Any) -> CheckpointShipping:
-        folder = tmp_path / f"pilot{next(numbers)}"
-        folder.mkdir()
-        return CheckpointShipping(make_settings(workdir=folder, **more), cache)
+        settings = make_settings(workdir=tmp_path / f"pilot{next(numbers)}", **more)
+        settings.jobs_folder.mkdir(parents=True, exist_ok=True)
+        return CheckpointShipping(settings, cache)
 
     yield start
     cache.hold.set()
@@ -96,6 +98,20 @@ def test_from_pilot_to_pilot(tmp_path, cache, ship):
     other.finish(attempt(3))
     assert cache.calls[2:] == ["download", "delete"]
     assert cache.files == {}
+
+
+def test_the_next_pilot_removes_what_a_killed_one_was_packing(tmp_path, cache, ship, make_settings, monkeypatch):
+    workdir = PilotWorkDir(make_settings(workdir=tmp_path / "pilot1"))
+    shipping, seen = ship(), []
+    monkeypatch.setattr(cache, "upload_checkpoint", lambda *_: seen.extend(tmp_path.rglob("tmp*")))
+    shipping.begin(attempt(1))
+    put(root(tmp_path), "w", "x")
+    shipping.keep(attempt(1), LOST)
+    (packed,) = seen
+    packed.write_bytes(b"half")
+    workdir.stale = list(workdir.jobs.iterdir())
+    workdir.remove_stale()
+    assert not packed.exists()
 
 
 def test_short_jobs_cost_no_call(tmp_path, cache, ship):
@@ -177,16 +193,54 @@ def test_a_server_that_refuses_costs_no_attempt(tmp_path, cache, ship, caplog):
     assert "production role required" in caplog.text
 
 
-def test_a_server_that_is_away_is_waited_for(tmp_path, cache, ship, monkeypatch, until):
+@pytest.mark.parametrize("trouble", [ServerAway("down"), PilotTokenRefused("its token is under renewal")])
+def test_a_server_that_is_away_is_waited_for(tmp_path, cache, ship, until, trouble):
     shipping = ship()
     shipping.begin(attempt(1))
     put(root(tmp_path), "w", "x")
-    cache.fail = ServerAway("down")
+    cache.fail = trouble
     ended = in_background(shipping.keep, attempt(1), LOST)
     until(lambda: len(cache.calls) >= 1)
     cache.fail = None
     ended.result(60)
     assert list(cache.files) == ["5_1"]
+
+
+def test_attempts_whose_turn_does_not_come_end_with_the_pilot(tmp_path, cache, ship, until):
+    shipping = ship()
+    attempts = [attempt(1, number) for number in range(1, 7)]
+    for each in attempts:
+        shipping.begin(each)
+    put(root(tmp_path), "w", "x")
+    cache.hold.clear()
+    ended = [in_background(shipping.keep, each, LOST) for each in attempts]
+    until(lambda: len(cache.calls) == 4)
+    shipping.end()
+    until(lambda: sum(one.done() for one in ended) == 2)
+    cache.hold.set()
+    assert sorted(one.result(60) for one in ended) == [False] * 2 + [True] * 4
+    assert cache.calls == ["upload"] * 4
+
+
+class Refusing(CheckpointShipping):
+    """As between the node's own disk and shared storage, where an archive is unpacked again."""
+
+    def _upload(self, *_: Any) -> None:
+        raise UnsafeArchive("the archive has more than 100000 files")
+
+
+def test_an_archive_that_shared_storage_refuses_fails_no_job(tmp_path, cache, make_settings, caplog):
+    settings = make_settings(workdir=tmp_path / "pilot1")
+    settings.jobs_folder.mkdir(parents=True)
+    shipping = Refusing(settings, cache)
+    shipping.begin(attempt(1))
+    put(root(tmp_path), "w", "x")
+    assert not shipping.keep(attempt(1), LOST)
+    assert "is not sent: the archive has" in caplog.text
+    shipping.begin(trial(3))
+    save(tmp_path, "t3f1", "level 1")
+    ((_, why),) = shipping.finish(trial(3)).items()
+    assert "more than 100000 files" in why
 
 
 def test_a_broken_archive_is_no_reason_to_fail(tmp_path, cache, ship, caplog):

@@ -90,8 +90,18 @@ def test_the_token_file_is_read_again(panda, server, settings):
     fresh.write_text("the-next-one\n")
     fresh.replace(settings.token_file)
     server.update(REPORT)
-    settings.token_file.unlink()  # under renewal: the last one does for now
+    settings.token_file.write_text("")  # under renewal: the last one does for now
     server.update(REPORT)
+    settings.token_file.unlink()
+    server.update(REPORT)
+
+
+def test_authorities_that_are_away_for_a_moment_are_no_proxy(make_settings, tmp_path):
+    certificate = self_signed(tmp_path / "ca").chain
+    server = JobServer(make_settings("https://127.0.0.1:9", ca=certificate))
+    certificate.unlink()
+    with pytest.raises(ServerAway, match=r"--ca .*cert\.pem"):
+        server.update(REPORT)
 
 
 @pytest.mark.parametrize("content", [None, "", " \n", "two words", "schlüssel"])

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import signal
 import sys
 import tarfile
 import threading
@@ -16,9 +17,9 @@ from urllib.parse import quote
 
 import pytest
 
-from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.errors import GiveUpError, InputError, TryAgainError
 from hpo_pilot.pilot.checkpoints import LIFE
-from hpo_pilot.pilot.client import JobServer
+from hpo_pilot.pilot.client import JobServer, PilotTokenRefused, ServerAway
 from hpo_pilot.pilot.pilot import Pilot
 from hpo_pilot.pilot.settings import PilotWorkDir, pilot_key
 from tests.pilot.conftest import GOOD, archive_of, in_background, verdict
@@ -270,6 +271,36 @@ def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(make_settings):
         if thread.name == "acquire":
             thread.join(60)
     assert (told, given) == ([False], [(1, 2)]), "the server must hear at once that nobody runs the job"
+
+
+def test_an_error_in_a_thread_ends_the_pilot(make_settings, monkeypatch):
+    """A pilot without heartbeats would lose every job."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    pilot = Pilot(make_settings(drain=0.1))
+    pilot.handle_signals()
+    monkeypatch.setattr(pilot._server, "update_all", lambda _: 1 / 0)
+    pilot._parts.heartbeats._next = lambda _: []
+    with pytest.raises(GiveUpError, match=r"ZeroDivisionError.* in heartbeats"):
+        in_background(pilot.run).result(60)
+
+
+def test_a_token_refused_now_and_then_ends_no_pilot(make_settings):
+    answers = [PilotTokenRefused("401"), ServerAway("down"), PilotTokenRefused("401"), ServerAway("down")]
+    asked = threading.Event()
+
+    class Moody(JobServer):
+        def acquire(self, *_: Any) -> list[dict[str, Any]]:
+            if len(answers) == 1:
+                asked.set()
+            raise answers[0] if len(answers) == 1 else answers.pop(0)
+
+    settings = make_settings(refused=0.2)
+    pilot = Pilot(settings, Moody(settings))
+    running = in_background(pilot.run)
+    assert asked.wait(60)
+    pilot.stop()
+    assert running.result(60) == 0
 
 
 def test_the_starters_death_is_the_pilots_end(panda, pilot, alive, until):

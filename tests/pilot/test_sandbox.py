@@ -123,3 +123,17 @@ def test_the_token_goes_to_our_own_server_alone(panda, cache, tmp_path):
 def test_no_sandbox_is_needed(cache, panda, tmp_path):
     job: Any = job_of(panda, "")
     assert copied(cache, job, tmp_path / "1") == {}
+
+
+def test_what_killed_pilots_were_fetching_is_removed_a_day_later(panda, cache, tmp_path):
+    folder = tmp_path / "cache"
+    left = [folder / ".a.tar.gz.7", folder / ".gone.b.7", folder / ".young.8"]
+    for path in left[1:]:
+        path.mkdir()
+    left[0].write_bytes(b"half")
+    for path in left[:2]:
+        os.utime(path, (1e9, 1e9))
+    name, packed = sandbox("true")
+    panda.cache[name] = packed
+    copied(cache, job_of(panda, name), tmp_path / "1")
+    assert [path.exists() for path in left] == [False, False, True]

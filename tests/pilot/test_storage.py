@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpo_pilot.errors import TryAgainError
+from hpo_pilot.pilot.client import PilotTokenRefused
 from hpo_pilot.pilot.job import Job, JobFailure, PilotErrorCode, parse_job
 from hpo_pilot.pilot.job_files import FolderStorage, ServerStorage, Storage, store_log, store_outputs
 
@@ -91,7 +92,8 @@ def test_a_folder_that_cannot_be_written_fails_the_job_with_the_remedy(tmp_path)
         FolderStorage(tmp_path / "site").keep("name", b"x")
 
 
-def test_a_pilot_that_ends_at_once_does_not_wait_for_a_server_that_is_away(folder, job):
+@pytest.mark.parametrize("trouble", [TryAgainError("away"), PilotTokenRefused("its token is under renewal")])
+def test_a_pilot_that_ends_at_once_does_not_wait_for_a_server_that_is_away(folder, job, trouble):
     at_once, tries = threading.Event(), []
 
     class Away:
@@ -99,7 +101,7 @@ def test_a_pilot_that_ends_at_once_does_not_wait_for_a_server_that_is_away(folde
             tries.append(name)
             if len(tries) == 2:
                 at_once.set()
-            raise TryAgainError("away")
+            raise trouble
 
     assert store_log(ServerStorage(Away(), at_once), job, folder) == {}  # type: ignore[arg-type]
     assert len(tries) == 2

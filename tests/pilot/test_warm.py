@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpo_pilot.pilot.warm import WarmInterpreter, WarmKind
+from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
+from hpo_pilot.pilot.warm import WarmInterpreter, WarmInterpreters, WarmKind
 from tests import outliving
 
 BODY = """
@@ -165,7 +167,30 @@ connection.sendall(struct.pack("!Q", int(sys.argv[1])))
 """
 
 
-def test_a_job_that_ends_before_the_pilot_knows_its_process_is_not_started_again(tmp_path):
+def test_a_folder_that_cannot_be_filled_is_no_jobs_failure(tmp_path, make_settings):
+    def fill(folder: Path) -> None:
+        (folder / "half").write_text("")
+        raise JobFailure("no space", PilotErrorCode.NO_LOCAL_SPACE)
+
+    kind = WarmKind("sandbox", "", (sys.executable,), ())
+    interpreters = WarmInterpreters(make_settings(), tmp_path / "kept", 1)
+    assert interpreters.take(kind, fill, 1.0, lambda: False) is None
+    assert not list(tmp_path.rglob("half"))
+
+
+@pytest.fixture
+def many_open_files():
+    """As in a pilot of a thousand slots."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    yield
+    for each in opened:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_job_that_ends_before_the_pilot_knows_its_process_is_not_started_again(tmp_path, many_open_files):
     pid = os.posix_spawn("/bin/true", ["true"], {}, setpgroup=0)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     kind = WarmKind("sandbox", "", (sys.executable, "-c", NAMES_IT, str(pid)), ())

@@ -11,14 +11,13 @@ import psutil
 import pytest
 
 from hpo_pilot.pilot.job import JobFailure, PilotErrorCode
-from hpo_pilot.pilot.settings import PilotWorkDir
 from hpo_pilot.pilot.watchdog import Watchdog
 
 
 @pytest.fixture
-def watchdog(make_settings):
+def watchdog():
     """One in this process, no job of which runs."""
-    thread = Watchdog(PilotWorkDir(make_settings()))
+    thread = Watchdog()
     thread.start()
     yield thread
     thread.stop()
@@ -26,9 +25,9 @@ def watchdog(make_settings):
     assert not thread.is_alive()
 
 
-def test_an_attempt_that_ends_leaves_the_next_one_watched(make_settings):
+def test_an_attempt_that_ends_leaves_the_next_one_watched():
     """The server takes the first one for lost after an outage of the network, and sends the job again."""
-    watchdog = Watchdog(PilotWorkDir(make_settings()))
+    watchdog = Watchdog()
     ended: list[int] = []
     first, second = (
         SimpleNamespace(job=SimpleNamespace(panda_id=7, attempt=number), stop=lambda _, n=number: ended.append(n))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -15,12 +16,30 @@ import pytest
 
 from hpo_pilot.transformation import stage_in
 from hpo_pilot.transformation import stage_in as input_fetch
-from hpo_pilot.transformation.stage_in import StageIn
+from hpo_pilot.transformation.stage_in import InputCache, StageIn
 from tests.certificates import self_signed
 from tests.pilot.conftest import in_background
 
 from .conftest import listed, refused
 from .web import Web
+
+
+def test_an_entry_that_another_job_removes_meanwhile_fails_nothing(tmp_path, monkeypatch):
+    for name in ("gone", "old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data").write_bytes(b"x" * 100)
+        os.utime(tmp_path / name, (1e9, 1e9 + (name == "new")))
+    is_folder = os.path.isdir
+
+    def looks(path: str) -> bool:
+        found = is_folder(path)
+        if path.endswith("gone"):
+            shutil.rmtree(path, ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(os.path, "isdir", looks)
+    InputCache(str(tmp_path), 150).make_room()
+    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".lock"} == {"new"}
 
 
 def test_a_file_of_the_web_comes_once_for_many_jobs(web, staging, work):
