@@ -13,6 +13,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+pytest_plugins = ["tests.postgresql"]
+
 # As in a shell where the tests' environment is active: payloads run in the first Python of PATH.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
