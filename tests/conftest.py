@@ -15,6 +15,8 @@ import pytest
 
 from hpo_pilot.transformation import landlock
 
+pytest_plugins = ["tests.postgresql"]
+
 # As in a shell where the tests' environment is active: payloads run in the first Python of PATH.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

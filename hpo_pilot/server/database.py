@@ -603,6 +603,11 @@ def engine_of(place: Path | str, **settings: Any) -> sa.Engine:
     )
 
 
+def has_server(connection: sa.Connection) -> bool:
+    """Returns whether a server uses the database, which is in PostgreSQL."""
+    return not connection.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(_SERVER_LOCK)))
+
+
 def lock_server(database: Path) -> FileIO:
     """Keeps a second server from the database, by a lock on a file beside it.
 

@@ -25,7 +25,21 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from sqlalchemy import URL, Engine, column, delete, func, insert, inspect, make_url, select, table, update
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    column,
+    delete,
+    func,
+    insert,
+    inspect,
+    make_url,
+    select,
+    table,
+    update,
+)
 
 from hpo_pilot import __version__
 from hpo_pilot.databases import Kind, tables_are_current
@@ -34,7 +48,7 @@ from hpo_pilot.files import rename_whole
 from hpo_pilot.jobs import OVER_JOBS, JobState, TaskState
 from hpo_pilot.pilot.checkpoints import LIFE, KeptCheckpoint, search_folders
 from hpo_pilot.server import DATABASE_VARIABLE, chains
-from hpo_pilot.server.database import Database, jobs, lock_server, tasks
+from hpo_pilot.server.database import Database, engine_of, has_server, jobs, lock_server, tasks
 from hpo_pilot.server.file_store import Folder
 from hpo_pilot.steering.invariants import open_at_embedded, unknown_tasks
 from hpo_pilot.steering.workdir import WorkDir, nickname
@@ -47,7 +61,10 @@ log = logging.getLogger(__name__)
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
-_DUMP = "store.pgdump"
+#: Dumps of databases in PostgreSQL.
+_DUMPS: dict[Kind, str] = {"store": "store.pgdump", "server": "server.pgdump"}
+#: What names a database that is not in the work folder.
+_OPTION: dict[Kind, str] = {"store": "--store", "server": DATABASE_VARIABLE}
 _PLACES = WorkDir(Path())
 _CHECKPOINTS = _PLACES.checkpoints.name
 _LATER = [
@@ -63,13 +80,14 @@ def backup(workdir: WorkDir, url: str, file: Path) -> int:
     """Writes a backup, mode 0600; returns the number of files in it.
 
     Raises:
-        InputError: the file exists or cannot be written, a program is missing, or the server's database is elsewhere.
+        InputError: the file exists or cannot be written, a program is missing, or the server's database is not found.
         TryAgainError: a database cannot be copied now.
     """
     if file.exists():
         raise InputError(f"{file} exists: name another file")
-    _refuse_other_database(workdir)
-    if not workdir.panda_database.exists():
+    databases = _databases(workdir, url)
+    if _is_file(databases["server"]) and not Path(databases["server"].database or "").exists():
+        del databases["server"]
         _refuse_missing_database(url)
     part = file.with_name(f".{file.name}.part")
     digests: dict[str, str] = {}
@@ -82,19 +100,16 @@ def backup(workdir: WorkDir, url: str, file: Path) -> int:
         ):
             for search in sorted(search_folders(workdir.checkpoints)):
                 for point in sorted(search.glob("[!.]*")) if not search.is_symlink() else ():
-                    place = point.relative_to(workdir.root).parent
-                    digests |= _add_checkpoint(archive, point, place, Path(scratch))
+                    folder = point.relative_to(workdir.root).parent.as_posix()
+                    digests |= _add_checkpoint(archive, point, folder, Path(scratch))
             copy = Path(scratch) / "copy"
-            if make_url(url).get_backend_name() == "sqlite":
-                _copy_database(Path(make_url(url).database or ""), copy)
-                digests |= _add(archive, copy, workdir.store_file.name)
-            else:
-                _run_postgresql("pg_dump", url, "--format=custom", f"--file={copy}")
-                digests |= _add(archive, copy, _DUMP)
-            if workdir.panda_database.exists():
+            for kind, place in databases.items():
+                if _is_file(place):
+                    _copy_database(Path(place.database or ""), copy)
+                else:
+                    _run_postgresql("pg_dump", place, "--format=custom", f"--file={copy}")
+                digests |= _add(archive, copy, _file_in(_PLACES, kind).name if _is_file(place) else _DUMPS[kind])
                 copy.unlink()
-                _copy_database(workdir.panda_database, copy)
-                digests |= _add(archive, copy, workdir.panda_database.name)
             for folder in _LATER:
                 digests |= _add_folder(archive, workdir.root, folder)
             manifest = {"format": _FORMAT, "hpo_pilot": __version__, "created": time.time(), "sha256": digests}
@@ -125,11 +140,11 @@ def restore(workdir: WorkDir, url: str, file: Path, *, replace: bool = False) ->
             or the work folder cannot be written.
         TryAgainError: a service uses them.
     """
-    _refuse_other_database(workdir)
-    root, is_file = workdir.root, make_url(url).get_backend_name() == "sqlite"
+    databases, root = _databases(workdir, url), workdir.root
     is_new = not root.exists()
-    if is_file and Path(make_url(url).database or "").absolute() != workdir.store_file:
-        raise InputError("a SQLite store is restored into its work folder: leave out --store")
+    for kind, place in databases.items():
+        if _is_file(place) and Path(place.database or "").absolute() != _file_in(workdir, kind):
+            raise InputError(f"a SQLite database is restored into its work folder: leave out {_OPTION[kind]}")
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (used := bool(_entries(root))) and not replace:
@@ -137,20 +152,30 @@ def restore(workdir: WorkDir, url: str, file: Path, *, replace: bool = False) ->
                 f"the work folder {root} is not empty: name another --workdir, or --replace moves its files aside"
             )
         # In `root`, which may be a mount point, or in a folder that only its administrator can write.
-        with _unused(workdir, url, used), tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH) as scratch:
+        with _unused(workdir, databases, used), tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH) as scratch:
             fresh = WorkDir(Path(scratch) / "work")
             _unpack(file, fresh.root)
-            dump = fresh.root / _DUMP
-            if dump.exists() == is_file:
-                has = "PostgreSQL: name its new database with --store" if is_file else "SQLite: leave out --store"
-                raise InputError(f"the store in {file} is of {has}")
-            for kind, path in (("store", fresh.store_file), ("server", fresh.panda_database)):
+            dumps = {}
+            for kind, place in databases.items():
+                path, dump = _file_in(fresh, kind), fresh.root / _DUMPS[kind]
+                if (dump if _is_file(place) else path).exists():
+                    has = "PostgreSQL: name its new database with" if _is_file(place) else "SQLite: leave out"
+                    raise InputError(f"the {kind}'s database in {file} is of {has} {_OPTION[kind]}")
                 if path.exists():
-                    _check_database(cast(Kind, kind), path)
-            if not is_file:
-                _restore_postgresql(url, dump, replace=replace)
+                    _check_database(kind, path)
+                elif dump.exists():
+                    dumps[kind] = dump
+                    if not replace:
+                        _refuse_tables(place)
+            # The server's database comes first: without a store nothing takes the rest for a whole one.
+            for kind, dump in reversed(dumps.items()):
+                clean = ("--clean", "--if-exists") if replace else ()
+                options = ("--single-transaction", "--no-owner", "--exit-on-error", *clean)
+                _run_postgresql("pg_restore", databases[kind], *options, str(dump))
                 dump.unlink()
-            _prepare(Store.open(f"sqlite:///{fresh.store_file}" if is_file else url), fresh)
+            at_server = workdir.server_database if "server" in dumps else fresh.panda_database
+            at_store = url if "store" in dumps else f"sqlite:///{fresh.store_file}"
+            _prepare(Store.open(at_store), fresh, at_server)
             former = root / f"{_FORMER}{time.strftime('%Y%m%d-%H%M%S')}" if used else None
             if former is not None:
                 former.mkdir(mode=0o700)
@@ -176,12 +201,17 @@ def _entries(root: Path) -> list[Path]:
     )
 
 
-def _refuse_other_database(workdir: WorkDir) -> None:
-    if "://" in workdir.server_database:
-        raise InputError(
-            f"the server's database is in PostgreSQL ({DATABASE_VARIABLE}), which this command does not copy: stop the "
-            "service, and copy both databases with pg_dump and the work folder with tar"
-        )
+def _databases(workdir: WorkDir, url: str) -> dict[Kind, URL]:
+    """Returns the places of store and server's database, in the order in which they are copied."""
+    return {"store": make_url(url), "server": engine_of(workdir.server_database).url}
+
+
+def _is_file(place: URL) -> bool:
+    return place.get_backend_name() == "sqlite"
+
+
+def _file_in(workdir: WorkDir, kind: Kind) -> Path:
+    return workdir.store_file if kind == "store" else workdir.panda_database
 
 
 def _refuse_missing_database(url: str) -> None:
@@ -219,7 +249,7 @@ def _add_folder(archive: tarfile.TarFile, root: Path, folder: str) -> dict[str, 
     return digests
 
 
-def _add_checkpoint(archive: tarfile.TarFile, point: Path, place: Path, scratch: Path) -> dict[str, str]:
+def _add_checkpoint(archive: tarfile.TarFile, point: Path, place: str, scratch: Path) -> dict[str, str]:
     """Adds the checkpoint of one point, whose job may write it meanwhile, if it stays the same for one copy of it."""
     kept = KeptCheckpoint(point.parent, (point.name,), 0, "")
     for pause in _PAUSES:
@@ -296,7 +326,7 @@ def _unpack(file: Path, root: Path) -> None:
 
 def _is_known(parts: tuple[str, ...]) -> bool:
     if len(parts) == 1:
-        return parts[0] in {_MANIFEST, _DUMP, str(_PLACES.store_file), str(_PLACES.panda_database)}
+        return parts[0] in {_MANIFEST, *_DUMPS.values(), str(_PLACES.store_file), str(_PLACES.panda_database)}
     return bool(parts) and parts[0] in (_CHECKPOINTS, *_LATER)
 
 
@@ -305,7 +335,7 @@ def _check_database(kind: Kind, path: Path) -> None:
         tables_are_current(connection, kind, f"{kind} database of the backup")
 
 
-def _prepare(store: Store, workdir: WorkDir) -> None:
+def _prepare(store: Store, workdir: WorkDir, server_database: Path | str) -> None:
     """Makes a restored store fit to its server.
 
     Ends the lease, and the tasks that the server alone has; removes checkpoints of trials after the backup, whose
@@ -315,9 +345,9 @@ def _prepare(store: Store, workdir: WorkDir) -> None:
     with closing(store):
         with writing(store.engine) as connection:
             connection.execute(delete(t.leases))
-        if not workdir.panda_database.exists():
+        if isinstance(server_database, Path) and not server_database.exists():
             return
-        with closing(Database(workdir.panda_database)) as server, server.writing() as tx:
+        with closing(Database(server_database)) as server, server.writing() as tx:
             at = {"modified": tx.now, "ended": tx.now}
             for number, _, _ in unknown_tasks(tx.connection, store):
                 alive = (jobs.c.task_id == number, jobs.c.status.not_in(OVER_JOBS))
@@ -325,18 +355,27 @@ def _prepare(store: Store, workdir: WorkDir) -> None:
                 aborted = {"status": TaskState.ABORTED.value, **at}
                 tx.connection.execute(update(tasks).where(tasks.c.task_id == number).values(aborted))
             life = LIFE * (1 + secrets.randbelow(100_000))
-            sequence, given = table("sqlite_sequence", column("name"), column("seq")), dict[str, int]()
-            for name in (tasks.name, jobs.name):
-                last = tx.connection.scalar(select(sequence.c.seq).where(sequence.c.name == name)) or 0
-                given[name] = last + life
-                tx.connection.execute(delete(sequence).where(sequence.c.name == name))
-                tx.connection.execute(insert(sequence).values(name=name, seq=given[name]))
-            _copy_to_life(workdir.checkpoints, given[tasks.name] // LIFE)
+            given = [_raise_ids(tx.connection, key, life) for key in (tasks.c.task_id, jobs.c.panda_id)]
+            _copy_to_life(workdir.checkpoints, given[0] // LIFE)
             owners = {nickname(), *tx.connection.scalars(select(tasks.c.user_name).distinct())}
             trials = select(func.max(t.trials.c.number)).where(t.trials.c.search_id == t.searches.c.id)
             found = read_rows(store.engine, select(t.searches.c.uid, func.coalesce(trials.scalar_subquery(), 0)))
             newest = {chains.files_of(owner, uid): trial for uid, trial in found for owner in owners}
             chains.forget_later(tx, Folder(workdir.panda_files / "cache"), newest)
+
+
+def _raise_ids(connection: Connection, key: Column[int], by: int) -> int:
+    """Raises the last id that a table of the server has given, and returns it."""
+    if connection.dialect.name == "postgresql":
+        sequence = func.pg_get_serial_sequence(key.table.name, key.name)
+        last = connection.scalar(select(func.setval(sequence, func.nextval(sequence) + by)))
+        return int(last or 0)
+    table_ids = table("sqlite_sequence", column("name"), column("seq"))
+    of_table = table_ids.c.name == key.table.name
+    last = (connection.scalar(select(table_ids.c.seq).where(of_table)) or 0) + by
+    connection.execute(delete(table_ids).where(of_table))
+    connection.execute(insert(table_ids).values(name=key.table.name, seq=last))
+    return last
 
 
 def _copy_to_life(checkpoints: Path, life: int) -> None:
@@ -350,20 +389,25 @@ def _copy_to_life(checkpoints: Path, life: int) -> None:
 
 
 @contextmanager
-def _unused(workdir: WorkDir, url: str, used: bool) -> Iterator[None]:
-    """Refuses a store or work folder that a service uses."""
-    is_file = make_url(url).get_backend_name() == "sqlite"
-    if not is_file or workdir.store_file.exists():
+def _unused(workdir: WorkDir, databases: Mapping[Kind, URL], used: bool) -> Iterator[None]:
+    """Refuses databases that a service uses."""
+    store, server = databases["store"], databases["server"]
+    if not _is_file(store) or workdir.store_file.exists():
         try:
-            with engine_for(url) as engine:
+            with engine_for(store) as engine:
                 mode = _user_of(engine)
         except InputError:
-            if not is_file:
+            if not _is_file(store):
                 raise
             mode = None  # A damaged file is what a backup is for, and no service can work with it.
         if mode is not None:
-            name = url_without_password(url)
+            name = url_without_password(store)
             raise TryAgainError(f"`hpo-pilot {mode}` uses the store {name}: stop it first; after a kill, wait a minute")
+    if not _is_file(server):
+        with engine_for(server) as engine, database_errors(engine), engine.connect() as connection:
+            if has_server(connection):
+                name = url_without_password(server)
+                raise TryAgainError(f"another hpo-pilot server uses the database {name}: stop it first")
     if used and workdir.panda_database.exists():
         with closing(lock_server(workdir.panda_database)):
             yield
@@ -382,16 +426,13 @@ def _user_of(engine: Engine) -> str | None:
         return connection.scalar(select(c.mode).where(c.expires > time.time()))
 
 
-def _restore_postgresql(url: str, dump: Path, *, replace: bool) -> None:
-    with engine_for(url) as engine, database_errors(engine):
-        has_tables = bool(inspect(engine).get_table_names())
-    if has_tables and not replace:
-        raise InputError(f"the database {url_without_password(url)} has tables: name another, or give --replace")
-    clean = ("--clean", "--if-exists") if replace else ()
-    _run_postgresql("pg_restore", url, "--single-transaction", "--no-owner", *clean, "--exit-on-error", str(dump))
+def _refuse_tables(place: URL) -> None:
+    with engine_for(place) as engine, database_errors(engine):
+        if inspect(engine).get_table_names():
+            raise InputError(f"the database {url_without_password(place)} has tables: name another, or give --replace")
 
 
-def _run_postgresql(program: str, url: str, *arguments: str) -> None:
+def _run_postgresql(program: str, place: URL, *arguments: str) -> None:
     """Runs a program of PostgreSQL on a database; the password goes through the environment.
 
     Raises:
@@ -400,9 +441,8 @@ def _run_postgresql(program: str, url: str, *arguments: str) -> None:
     """
     if shutil.which(program) is None:
         raise InputError(f"{program} is not here: install PostgreSQL's client programs (postgresql-client)")
-    parsed = make_url(url)
-    plain = URL.create("postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query)
-    environment = os.environ | ({"PGPASSWORD": str(parsed.password)} if parsed.password else {})
+    plain = URL.create("postgresql", place.username, None, place.host, place.port, place.database, place.query)
+    environment = os.environ | ({"PGPASSWORD": str(place.password)} if place.password else {})
     name = f"--dbname={plain.render_as_string()}"
     call = [program, name, "--no-password", *arguments]
     done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)

@@ -50,7 +50,7 @@ def _without_password(text: str) -> str:
     return re.sub(r"(//[^/@:\s]*:)[^@\s]*@", r"\1***@", text)
 
 
-def open_engine(url: str, *, durable: bool = False) -> Engine:
+def open_engine(url: str | URL, *, durable: bool = False) -> Engine:
     """Makes an engine for `url`; SQLite in WAL mode, so that readers never wait for the writer.
 
     Args:
@@ -91,7 +91,7 @@ IN_PARTS = {"yield_per": ROWS_AT_ONCE}
 
 
 @contextmanager
-def engine_for(url: str) -> Iterator[Engine]:
+def engine_for(url: str | URL) -> Iterator[Engine]:
     """Opens an engine for the block, and closes its connections afterwards; see `open_engine`."""
     engine = open_engine(url)
     try:

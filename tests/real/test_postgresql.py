@@ -1,4 +1,4 @@
-"""A search whose store is PostgreSQL: run, killed, resumed, read."""
+"""A search whose store is PostgreSQL: run, killed, resumed, read, backed up."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from tests.postgresql import BASE, new_database
 from tests.real.processes import missing
 
 
-@pytest.fixture
-def store_url() -> Iterator[str]:
+def database() -> Iterator[str]:
     if BASE is None:
         missing("HPO_PILOT_TEST_POSTGRESQL names no PostgreSQL; `make test-real` starts one where it is installed")
     with new_database() as url:
         yield url
 
 
-def test_a_search_in_postgresql(tmp_path, store_url):
-    scan = Scan(tmp_path, {"HPO_PILOT_STORE": store_url})
+store_url = pytest.fixture(database)
+server_url = pytest.fixture(database)
+
+
+def test_a_search_whose_databases_are_both_in_postgresql(tmp_path, store_url, server_url):
+    scan = Scan(tmp_path, {"HPO_PILOT_STORE": store_url, "HPO_PILOT_SERVER_DATABASE": server_url})
     scan.write({"budget": {"trials": 12, "parallel": 2}, "folds": 2, "optimizer": "bayesian"})
     scan("run", str(scan.file))
-    assert not (scan.workdir / "hpo-pilot.db").exists()
+    assert not list(scan.workdir.glob("*.db"))
     trials = scan.trials()
     assert [trial["number"] for trial in trials] == list(range(1, 13))
     assert all(trial["state"] == "finished" and len(trial["folds"]) == 2 for trial in trials)
@@ -41,6 +44,10 @@ def test_a_search_in_postgresql(tmp_path, store_url):
     scan("db", "restore", str(backup), "--replace")
     assert scan("db", "check").stdout.strip() == "every invariant holds"
     assert "after the backup" not in scan("log", "demo").stdout and len(scan.trials()) == 16
+    scan("extend", "demo", "--trials", "+2")
+    scan("run", str(scan.file))
+    assert len(scan.trials()) == 18 and all(trial["state"] == "finished" for trial in scan.trials())
+    assert scan("db", "check").stdout.strip() == "every invariant holds"
 
 
 def test_a_killed_run_goes_on_in_postgresql(tmp_path, store_url):

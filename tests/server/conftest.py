@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import requests
-from sqlalchemy import create_engine, text
 
 import hpo_pilot.server.app  # noqa: F401  # fills the tables of calls, each of which tests go through
 from hpo_pilot.http import open_session
@@ -46,28 +45,10 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[str | None]:
-    """The database of this process's tests with `make test-real`, emptied for each of them; None: they use SQLite."""
-    if BASE is None:
-        yield None
-        return
-    with new_database() as url:
-        yield url
-
-
 @pytest.fixture
-def place(tmp_path: Path, postgresql: str | None) -> Iterator[Path | str]:
+def place(tmp_path: Path, postgresql: str | None) -> Path | str:
     """Where the database of a test is."""
-    if postgresql is None:
-        yield tmp_path / "panda.db"
-        return
-    yield postgresql
-    engine = create_engine(postgresql)
-    with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
-    engine.dispose()
+    return postgresql or tmp_path / "panda.db"
 
 
 @pytest.fixture

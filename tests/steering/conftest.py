@@ -5,22 +5,32 @@ After each test, every invariant of the store must hold.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.store import SteeringStore
 from hpo_pilot.store.invariants import check
 from tests.made import made_search
+from tests.postgresql import BASE, new_database
 from tests.steering.memory_panda import AtOnce, Panda
 
 
 @pytest.fixture
-def store(tmp_path, request):
-    opened = SteeringStore.open(f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
+def store(tmp_path, request, postgresql):
+    opened = SteeringStore.open(postgresql or f"sqlite:///{tmp_path / 'hpo-pilot.db'}")
     yield opened
     if not hasattr(request.module, "TRIALS_WITHOUT_JOBS"):
         assert check(opened) == []
     opened.close()
+
+
+@pytest.fixture
+def panda_place(tmp_path):
+    """Where the database of the embedded server is."""
+    with new_database() if BASE else nullcontext(tmp_path / "panda.db") as place:
+        yield place
 
 
 @pytest.fixture

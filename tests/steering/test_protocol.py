@@ -15,6 +15,7 @@ import os
 import re
 import tempfile
 from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -46,6 +47,7 @@ from hpo_pilot.store.records import task_record
 from tests.bearer import make_token_folder, token
 from tests.clock import Clock
 from tests.made import made_search
+from tests.postgresql import BASE, new_database
 from tests.steering.memory_panda import AtOnce
 
 SANDBOX = f"sources.{64 * '0'}.tar.gz"
@@ -86,8 +88,12 @@ class Protocol(RuleBasedStateMachine):
         self.patches.start()
         self.loop = asyncio.new_event_loop()
         self.fuse, self.plan = None, []
+        self.places = ExitStack()
+        store, self.panda_place = f"sqlite:///{self.path / 'hpo-pilot.db'}", self.path / "panda.db"
+        if BASE:
+            store, self.panda_place = (self.places.enter_context(new_database()) for _ in range(2))
         self.start_server()
-        self.store = SteeringStore.open(f"sqlite:///{self.path / 'hpo-pilot.db'}")
+        self.store = SteeringStore.open(store)
         search = made_search(
             folds=2, budget={"trials": 4, "parallel": 2, "queued": 0, "failures": 50}, panda={"attempts": 2}
         )
@@ -102,7 +108,7 @@ class Protocol(RuleBasedStateMachine):
     # --- the parts ---
 
     def start_server(self):
-        self.database = Database(self.path / "panda.db", clock=self.clock)
+        self.database = Database(self.panda_place, clock=self.clock)
         tokens = Tokens(self.path / "tokens")
         state = ServerState(self.database, self.path / "files", tokens, 60.0, 0, None)
         self.server = Server(state, Helpers([], []))
@@ -277,7 +283,7 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def every_invariant_holds(self):
-        assert check_all(self.store, self.path / "panda.db") == []
+        assert check_all(self.store, self.panda_place) == []
         trials = self.store.trials(1)
         assert sum(trial.counts for trial in trials) <= self.record.budget["trials"]
         for trial in trials:
@@ -306,6 +312,7 @@ class Protocol(RuleBasedStateMachine):
             self.store.close()
             self.loop.close()
             self.patches.stop()
+            self.places.close()
             self.folder.cleanup()
 
     def come_to_an_end(self):
@@ -331,7 +338,7 @@ class Protocol(RuleBasedStateMachine):
 
 
 _LONG = os.environ.get("HPO_PILOT_LONG_PROTOCOL")
-_SIZE = {"max_examples": int(_LONG), "derandomize": False} if _LONG else {"max_examples": 20}
+_SIZE = {"max_examples": int(_LONG), "derandomize": False} if _LONG else {"max_examples": 6 if BASE else 20}
 #: To shorten a failed example takes longer than to find it: it is printed as it was found.
 _PHASES = [Phase.generate]
 Protocol.TestCase.settings = settings(

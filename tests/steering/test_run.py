@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
 
 import pytest
 import yaml
 
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.steering.service import run
-from hpo_pilot.store import SearchState, Store
+from hpo_pilot.steering.workdir import STORE_VARIABLE
+from hpo_pilot.store import SearchState
 from hpo_pilot.store.lease import acquire
 from tests.made import made_search
 
@@ -18,18 +18,12 @@ REAL = "https://panda.example.org:25443"
 
 
 @pytest.fixture
-def file(tmp_path, monkeypatch):
+def file(store, tmp_path, monkeypatch):
     monkeypatch.delenv("PANDA_URL_SSL", raising=False)
+    monkeypatch.setenv(STORE_VARIABLE, store.engine.url.render_as_string(hide_password=False))
     path = tmp_path / "demo.yaml"
     path.write_text(yaml.safe_dump(made_search().to_dict()))
     return path
-
-
-@pytest.fixture
-def store(tmp_path):
-    (tmp_path / "work").mkdir()
-    with closing(Store.open(f"sqlite:///{tmp_path / 'work' / 'hpo-pilot.db'}")) as opened:
-        yield opened
 
 
 def test_a_service_at_another_server_is_not_watched_for_ever(file, store, tmp_path):
