@@ -162,6 +162,8 @@ def test_levels_are_trained_from_the_start(scan: Scan, service: Service, pilot: 
         assert trial["value"] == trial["point"]["x"] + 1 / 3
         assert trial["folds"][0]["metrics"]["begun"] == 0
     assert "trained from the start: there is no checkpoint" in scan("log", "demo", "--json").stdout
+    levels = json.loads(scan("status", "demo", "--json").stdout)["levels"]
+    assert [level["trained"] for level in levels] == [3, 3 * len(promoted)]
 
 
 def test_a_stopped_search_ends_its_payload(scan: Scan, service: Service, pilot: Pilot3) -> None:
