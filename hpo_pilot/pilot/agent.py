@@ -127,20 +127,22 @@ class AgentServer(JobServer):
         self, free: FreeResources, wait: float, disk_mb: int, remaining: int, avoided: Sequence[int] = (), why: str = ""
     ) -> list[dict[str, Any]]:
         """See JobServer: returns the jobs that the scheduler has started on this node."""
-        body = {"jobs": sorted(self.jobs)}
-        data = self._call("pilot/acquire_jobs", body, {"X-HPO-Pilot-Wait": f"{wait:g}"}, wait + _SILENT)["data"]
-        new = [part for part in data["parts"] if tuple(part["job"]) not in self.jobs]
-        if data["stop"]:
-            self.saving = data["seconds"]
-            self.stopped.set()
-        for part in new:
-            self.jobs.add((part["job"][0], part["job"][1]))
-            self.parts.begin(part)
-        found: list[dict[str, Any]] = [job for job in data["jobs"] if job_identity(job) not in self.jobs]
-        self.jobs.update(map(job_identity, found))
-        if new and not found and not data["stop"]:
-            return self.acquire(free, wait, disk_mb, remaining)  # else the caller takes it for one that does not wait
-        return found
+        while True:
+            body = {"jobs": sorted(self.jobs)}
+            data = self._call("pilot/acquire_jobs", body, {"X-HPO-Pilot-Wait": f"{wait:g}"}, wait + _SILENT)["data"]
+            new = [part for part in data["parts"] if tuple(part["job"]) not in self.jobs]
+            if data["stop"]:
+                self.saving = data["seconds"]
+                self.stopped.set()
+            for part in new:
+                self.jobs.add((part["job"][0], part["job"][1]))
+                self.parts.begin(part)
+            found: list[dict[str, Any]] = [job for job in data["jobs"] if job_identity(job) not in self.jobs]
+            self.jobs.update(map(job_identity, found))
+            if (
+                found or not new or data["stop"]
+            ):  # with parts alone, the caller would take it for one that does not wait
+                return found
 
     def download(self, source_url: str, name: str, target: Any, limit: int) -> None:
         """See JobServer: the pilot of the allocation knows the source of each sandbox."""

@@ -351,7 +351,9 @@ class Agents:
         self._parts.heartbeats.add(entry)
         self._parts.checkpoints.begin(job, repeats=False)
         self._pool.place(reservation, job, document, lambda: self._settled(entry))
-        if self.is_off or self._parts.draining.is_set():
+        with self._lock:  # after that no agent gets it
+            is_left = not entry.is_sent and (self.is_off or self._parts.draining.is_set())
+        if is_left:
             self._end(entry, GivenBack(_NO_AGENTS if self.is_off else _ABOUT_TO_END))
 
     def lose(self, panda_id: int, failure: JobFailure) -> None:
@@ -392,7 +394,7 @@ class Agents:
         if not self._forget(entry.job.identity):
             return
         panda_id, attempt = entry.job.identity
-        if isinstance(failure, NodeLost) and not entry.is_sent:
+        if isinstance(failure, NodeLost | CutOff) and not entry.is_sent:
             failure = GivenBack(str(failure))  # it has not begun
         try:
             ending = Ending.LOST if isinstance(failure, NodeLost) else Ending.CUT

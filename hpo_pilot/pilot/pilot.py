@@ -349,7 +349,7 @@ class Pilot:
                 found = self._server.acquire(free, wait, disk_mb, remaining, parts.avoided.now(), parts.avoided.why)
             except (TryAgainError, OSError) as error:  # the server, or the disk, which is looked at again
                 log.debug("no jobs: %s", error)
-                refused_since = None
+                refused_since = None if isinstance(error, TryAgainError) else refused_since
                 backoff.pause(self._draining)
                 continue
             except (CallRefused, InputError) as error:

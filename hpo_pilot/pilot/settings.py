@@ -380,11 +380,11 @@ def pilot_key(workdir: Path, worker_name: str) -> str:
 
 def remove(path: Path) -> None:
     """Deletes a file or a folder if that is possible."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-        return
     with contextlib.suppress(OSError):
-        path.unlink()
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 def worker_mark(settings: PilotSettings) -> dict[str, str]:

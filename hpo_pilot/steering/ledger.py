@@ -504,4 +504,4 @@ class Changes:
     stops: dict[int, EarlyStop] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.attempts or self.ends or self.started or self.events or self.again)
+        return bool(self.attempts or self.ends or self.started or self.from_start or self.events or self.again)

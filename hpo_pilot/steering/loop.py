@@ -148,7 +148,7 @@ class SearchSteering:
         number, engine, chains = self.record.id, self._store.engine, dict[int, int]()
         stored = stored_progress(engine, number)
         alone = self._promotion is None and not self._stopper.is_on and len(self._search.objectives) == 1
-        if alone and stored is not None and stored.told == last and stored.trials == self._store.last_trial(number):
+        if alone and stored is not None and self._may_go_on_from(stored, last):
             places = range(max(1, last + 1 - self._search.budget.failures), last + 1)
             for result in itertools.chain.from_iterable(self._store.results(number, places, points=False)):
                 self._spent.told(result)
@@ -189,6 +189,12 @@ class SearchSteering:
                 log.warning("search %s: %s", self.record.name, text)
             self._store.correct_progress(self.record.id, tracker.progress, text)
         return tracker
+
+    def _may_go_on_from(self, stored: SearchProgress, last: int) -> bool:
+        """Returns whether a row of progress agrees with what is quickly read; `last`: number of results."""
+        return (stored.told, stored.counts) == (last, self._store.counts(self.record.id)) and math.isclose(
+            stored.job_seconds, self._spent.job_seconds, rel_tol=1e-6
+        )
 
     # --- the loop body ---
 

@@ -267,13 +267,14 @@ def _progress(connection: Connection, row: Row[Any], search: Search) -> Iterator
     stored = progress_in(connection, row.id)
     if stored is not None and not stored.agrees(computed_progress(connection, row.id, search)):
         what = "its row of progress does not agree with its trials"
-        recompute = partial(_recompute, row.id, search)
-        yield Breach("progress", what, "--repair computes it again", row.name, repair=recompute)
+        yield Breach("progress", what, "--repair computes it again", row.name, repair=partial(_recompute, row.id))
 
 
-def _recompute(number: int, search: Search, connection: Connection) -> None:
+def _recompute(number: int, connection: Connection) -> None:
+    """Lets the next reader compute the row, and the service load the search again, which has the row in memory."""
     connection.execute(select(t.progress.c.version).where(t.progress.c.search_id == number).with_for_update())
-    write_progress(connection, number, computed_progress(connection, number, search))
+    write_progress(connection, number, None)
+    _load_again(number, connection)
 
 
 def _rows(connection: Connection, row: Row[Any], search: Search) -> Iterator[Breach]:

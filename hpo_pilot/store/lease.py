@@ -255,8 +255,9 @@ def _live_rows(connection: Connection, late: float = 0.0) -> list[Row[Any]]:
 
 def _inode(engine: Engine) -> int | None:
     """Returns the inode of a store's file; None: it has none, as on PostgreSQL, or was removed."""
-    with suppress(OSError):
-        return Path(engine.url.database or "").stat().st_ino if engine.dialect.name == "sqlite" else None
+    if engine.dialect.name == "sqlite":
+        with suppress(OSError):
+            return Path(engine.url.database or "").stat().st_ino & (1 << 63) - 1  # SQLite's integers have a sign
     return None
 
 

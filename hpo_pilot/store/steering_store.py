@@ -318,11 +318,11 @@ class SteeringStore(Store):
         (last,) = read_values(self.engine, select(func.max(t.trials.c.told)).where(t.trials.c.search_id == search_id))
         return last or 0
 
-    def last_trial(self, search_id: int) -> int:
-        """Returns the number of the last trial; 0: there is none."""
+    def counts(self, search_id: int) -> dict[TrialState, int]:
+        """Returns the number of trials in each state that occurs."""
         c = t.trials.c
-        (last,) = read_values(self.engine, select(func.max(c.number)).where(c.search_id == search_id))
-        return last or 0
+        query = select(c.state, func.count()).where(c.search_id == search_id).group_by(c.state)
+        return {TrialState(state): count for state, count in read_rows(self.engine, query)}
 
     def stopped_early(self, search_id: int) -> list[int]:
         """Returns the numbers of the trials that a rule stopped early."""

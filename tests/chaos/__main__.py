@@ -30,6 +30,8 @@ from tests.chaos.world import KINDS, SITES, World, do
 
 #: Mean seconds between two faults; and how long after the last one no payload may begin or end.
 _PAUSE, _PATIENCE = 2.0, 600.0
+#: Seconds in which a pilot that is told to end lets its payloads go on, and then ends them.
+_GRACE = 10.0
 #: How often a fault is tried that finds nothing to act on, such as a runner between two jobs.
 _TRIES = 20
 
@@ -247,7 +249,7 @@ class Chaos:
 
     def _explained(self, begun: float, ended: float, again: float) -> bool:
         return any(
-            (fault.repeats and since < again and until > begun - 1) or (fault.cuts and since < ended < until)
+            (fault.repeats and since < again and until > begun - 1) or (fault.cuts and since < ended < since + _GRACE)
             for since, until, fault in self.spans
         )
 

@@ -65,7 +65,7 @@ def demo(client, work, tmp_path) -> str:
 def places(client: SearchClient, work: Path, name: str) -> dict[str, str]:
     """What each place shows of a search, by place."""
     place = Place(workdir=work)
-    pieces = SearchFragments(SearchCache(client.here.store), place, place)
+    pieces = SearchFragments(SearchCache(client.here.store), place, WorkDir(work))
     return {
         "status": command_here("status", name, "--workdir", str(work)).stdout,
         "list": command_here("list", "--workdir", str(work)).stdout,

@@ -113,10 +113,13 @@ def test_agents_that_end_with_a_pilot_are_no_lost_nodes(allocation, panda, until
     one, other = allocation.agent("n1"), allocation.agent("n2")
     had = allocation.place()
     assert allocation.takes(one, 5.0) + allocation.takes(other) == [had]
+    never = allocation.place()
+    until(lambda: any(entry.job.panda_id == never and entry.node for entry in allocation.agents._jobs.values()))
     allocation.parts.draining.set()
     one._session.close()
     other._session.close()
     assert panda.final(had)["pilot_error_diag"] == "the allocation was ended"
+    until(lambda: panda.given_back == [[never, 1]])
     until(lambda: all(agent.is_lost for agent in allocation.agents._agents.values()))
     assert nodes_of(allocation) == {"n1", "n2"}
 

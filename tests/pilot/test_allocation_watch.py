@@ -102,8 +102,9 @@ def test_a_batch_system_that_does_not_answer_is_not_asked_for_each_job(room, unt
 
     given = AllocatedNodes(ALLOCATION.nodes, 1e4, remainder=remainder)
     watch = AllocationWatch(room, SITE, given, margin=0.0, idle=0, end=lambda: None)
-    told = [in_background(watch.ends_soon) for _ in range(5)]
-    until(lambda: asked)
+    came: list[int] = []
+    told = [in_background(lambda: (came.append(1), watch.ends_soon())[1]) for _ in range(5)]
+    until(lambda: asked and len(came) == 5)
     threading.Event().wait(0.2)  # the others wait behind it
     answers.set()
     assert [one.result(60) for one in told] == [False] * 5

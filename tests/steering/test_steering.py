@@ -58,7 +58,7 @@ def test_only_open_trials_and_confirmation_runs_stay_in_memory(steer, store, pan
         assert over and set(each._trials) == {trial.number for trial in store.trials(1)} - over
         assert each._trials[min(over)].value == store.trials(1)[min(over) - 1].value, "read again"
     finish_all(steer(), panda)
-    assert {trial.number for trial in store.trials(1) if trial.confirms} <= set(steer()._trials)
+    assert {trial.number for trial in store.trials(1) if trial.confirms} == set(steer()._trials)
 
 
 def test_the_optimizer_gets_the_run_time_of_a_fold_also_after_a_restart(steer, panda):
@@ -110,13 +110,26 @@ def test_a_task_is_on_the_disk_before_the_server_gets_it(steer, store, panda):
     assert levels == {True: {2}, False: {1}}, commits
 
 
-def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda):
+@pytest.mark.parametrize("false", [{"finished": 9}, {"finished": 1, "failed": 1}, {"told": 1}, {"job_seconds": 7e9}])
+def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, store, panda, false):
     finish_all(steer(trials=4, parallel=2), panda, rounds=1)
     true = progress_of(store.engine, 1)
     with writing(store.engine) as connection:
-        write_progress(connection, 1, replace(true, finished=9))
+        write_progress(connection, 1, replace(true, **false))
     steer()
     assert progress_of(store.engine, 1).agrees(true)
+
+
+def test_failures_in_a_row_count_over_a_restart(steer, panda):
+    steering = steer(trials=9, parallel=1, failures=3)
+    for task in (1, 2, 3):
+        go(steering)
+        assert steering.state is SearchState.RUNNING
+        panda.finish(task, 1, failed="no data")
+        go(steering, 1)
+        steering = steer() if task == 2 else steering
+    go(steering)
+    assert steering.state is SearchState.FAILED and "3 trials failed in a row" in steering.record.message
 
 
 def test_why_a_task_waits_is_told_while_it_waits(steer, store, panda, tmp_path):
