@@ -28,6 +28,8 @@ from hpo_pilot.store import TaskRecord
 #: A fold that was lost more often than this counts as failed. PanDA's own retries of a job (`panda.attempts`) come
 #: before a loss: each is an attempt in the store, but neither a loss nor an event.
 MAX_RESUBMISSIONS = 2
+#: The error of a fold that was lost once more; the store has it as a failed attempt.
+_GIVEN_UP = "lost {} times; last: "
 
 
 class Ledger:
@@ -82,7 +84,7 @@ class Ledger:
             tasks[attempt.trial, attempt.fold].add(attempt.task_id)
             if attempt.started is not None:
                 trial.starts[attempt.key] = attempt.started
-            if attempt.is_final:
+            if attempt.is_final or (attempt.error or "").startswith(_GIVEN_UP.format(MAX_RESUBMISSIONS + 1)):
                 trial.results.setdefault(attempt.fold, attempt)
             if attempt.state is JobState.NOT_RUN:
                 self._not_run.add(attempt.key[:3])
@@ -232,7 +234,7 @@ class Ledger:
             fold=fold,
             attempt=newest.attempt if newest else 1,
             state=JobState.FAILED,
-            error=f"lost {trial.lost[fold]} times; last: {last}",
+            error=_GIVEN_UP.format(trial.lost[fold]) + last,
             seconds=newest.seconds if newest else None,
             joules=newest.joules if newest else None,
             ended=now,

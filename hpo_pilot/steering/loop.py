@@ -377,7 +377,8 @@ class SearchSteering:
             self._send(resubmitted)
 
     def _progress_with(self, changes: Changes) -> SearchProgress:
-        return self._progress.change((number for number, _ in changes.started), changes.ends, changes.spent)
+        ends = [end.without_folds for end in changes.ends]  # they may stay in memory
+        return self._progress.change((number for number, _ in changes.started), ends, changes.spent)
 
     def _learn(self, changes: Changes) -> None:
         """Applies committed changes to the objects in memory."""
@@ -426,7 +427,7 @@ class SearchSteering:
         count = max(self._wanted(), len(promoted))
         left = max(min(self._trials_left, self._allowance.trials), len(promoted))
         polite = max(self._manager.policy.refill, self._lookahead.batch)
-        is_due = self._refill_rule.is_due(count, left, polite)
+        is_due = self._refill_rule.is_due(count, min(left, self._affordable()), polite)  # `count` is not above it
         if count <= 0 or (self._ledger.open and not is_due):  # with nothing open, no more slots become free
             return
         if promoted:
@@ -452,10 +453,13 @@ class SearchSteering:
         """Returns the number of new points that may be submitted now."""
         if self._proposer.exhausted and not self._requests:
             return 0
-        affordable = _ASK_LIMIT
-        if self._search.levels is not None:
-            affordable = math.floor(min(self._spent.levels_left / self._search.levels.low + _ROUNDING, _ASK_LIMIT))
-        return min(self._room(), self._trials_left, affordable)
+        return min(self._room(), self._trials_left, self._affordable())
+
+    def _affordable(self) -> int:
+        """Returns the number of new points that one ask may bring, and the levels of the budget allow."""
+        if self._search.levels is None:
+            return _ASK_LIMIT
+        return math.floor(min(self._spent.levels_left / self._search.levels.low + _ROUNDING, _ASK_LIMIT))
 
     @property
     def _trials_left(self) -> int:

@@ -78,6 +78,7 @@ class Notifier:
         self._begun = time.time()
         self._since = self._begun - _LATEST  # all ends before it are told
         self._tries: dict[tuple[str, str], tuple[int, float]] = {}  # count and time of the next, by message and way
+        self._said: dict[tuple[str, str], str] = {}  # of messages whose log entry is not written yet
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -137,11 +138,22 @@ class Notifier:
     def _tell(self, record: SearchRecord, event: tuple[str, float], way: str, receiver: str, entry: str) -> bool:
         """Sends a message if its next try is due. Returns whether a further try is due later."""
         identity = f"{record.uid}-{event[0]}-{event[1]:.0f}"
+        if (identity, way) not in self._said:
+            said = self._send(record, event[0], way, receiver, identity)
+            if said is None:
+                return True
+            self._said[identity, way] = said
+        self.store.record(record.id, events=[f"{entry} {self._said[identity, way]}"])
+        del self._said[identity, way]
+        return False
+
+    def _send(self, record: SearchRecord, event: str, way: str, receiver: str, identity: str) -> str | None:
+        """Returns what the log should say of a message; None: its next try is due later."""
         tries, due = self._tries.get((identity, way), (0, 0.0))
         if time.monotonic() < due:
-            return True
+            return None
         try:
-            message = self._message(record, event[0], identity)
+            message = self._message(record, event, identity)
             host = send_mail(receiver, message) if way == "e-mail" else post(receiver, message, self.hosts)
             said = f"sent to {host}"
         except InputError as error:
@@ -149,14 +161,13 @@ class Notifier:
         except (OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as error:
             # An answer of a foreign server stays out of the log.
             reason = (isinstance(error, OSError) and (error.strerror or str(error))) or type(error).__name__
-            log.warning("search %s: %s was not taken: %s", record.name, entry, reason)
+            log.warning("search %s: the %s of %s was not taken: %s", record.name, way, event, reason)
             if tries < len(self.pauses):
                 self._tries[identity, way] = (tries + 1, time.monotonic() + self.pauses[tries])
-                return True
+                return None
             said = f"not sent after {tries + 1} tries: {reason}"
         self._tries.pop((identity, way), None)
-        self.store.record(record.id, events=[f"{entry} {said}"])
-        return False
+        return said
 
     def _message(self, record: SearchRecord, event: str, identity: str) -> dict[str, Any]:
         progress = progress_of(self.store.engine, record.id)

@@ -210,8 +210,7 @@ def register_packed(
         note_environment(packed.environments, found.uid)
     if found.filed.budget != search.budget:
         store.redefine(found.id, lambda now: _refiled(now, search, packed.file), who, filed=search)
-    else:
-        store.reopen(found.id, who, "resumed", only_from=RESUMABLE)
+    store.reopen(found.id, who, "resumed", only_from=RESUMABLE)
     if found.sandbox != str(packed.sandbox):
         what = "goes on with the payload runner of another version of hpo-pilot"
         store.reopen(found.id, who, what, only_from=TAKES_PAYLOAD, sandbox=str(packed.sandbox))

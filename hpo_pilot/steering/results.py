@@ -277,17 +277,20 @@ class KeptOutputs:
         Args:
             new: numbers of the trials.
             trials: all trials, by number.
-
-        Raises:
-            TryAgainError: the server does not answer. The remaining outputs are deleted at the next call.
         """
         if not self._are_discarded:
             return
         self._numbers |= set(new)
         gone = sorted(self._numbers - self._best(self._numbers, trials))
         if gone:
-            for archive in self._store.unwanted_archives(self._record.id, gone):
-                self._manager.discard(archive)
+            try:
+                for archive in self._store.unwanted_archives(self._record.id, gone):
+                    self._manager.discard(archive)
+            except StoreAwayError:
+                raise
+            except TryAgainError as error:  # results matter more; the next call deletes them
+                log.warning("search %s: outputs are not deleted yet: %s", self._record.name, error)
+                return
             self._store.discard_outputs(self._record.id, gone)
             self._numbers -= set(gone)
 

@@ -106,7 +106,7 @@ class Submissions:
                 self._due.add(task.id)
         if changed:
             known = {task.jedi_task_id for task in self.open.values()}
-            self._unclaimed = (self._unclaimed | changed) - known
+            self._unclaimed = ((self._unclaimed if self.unsent else set()) | changed) - known
 
     def to_look_at(self) -> list[TaskRecord]:
         """Returns the submitted tasks that are due now, oldest first; tasks `without_answer` come last."""

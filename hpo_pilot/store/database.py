@@ -37,6 +37,10 @@ class StoreAwayError(TryAgainError):
     """The database is locked, full or out of reach; the transaction did not happen."""
 
 
+#: SQLSTATE of a change in a read-only transaction, as at a standby of PostgreSQL.
+_READ_ONLY = "25006"
+
+
 def url_without_password(url: URL | str) -> str:
     """Returns a store's URL for messages: without its password, and with the path of SQLite's file."""
     if isinstance(url, str):
@@ -177,6 +181,8 @@ def database_errors(engine: Engine) -> Iterator[None]:
     except DatabaseError as error:
         if error.connection_invalidated:
             raise StoreAwayError(f"store {where}: the connection was ended; nothing is lost: try again") from error
+        if getattr(error.orig, "sqlstate", None) == _READ_ONLY:
+            raise StoreAwayError(f"store {where}: it is read-only now; nothing is lost: try again") from error
         if "not a database" in str(error.orig) or "malformed" in str(error.orig):
             raise InputError(
                 f"store {where}: {error.orig}: the file is damaged or of another kind; name another store"

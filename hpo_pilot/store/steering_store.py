@@ -13,7 +13,7 @@ from typing import Any, Self
 from sqlalchemy import Connection, Select, Update, and_, bindparam, func, insert, not_, or_, select, update
 from typing_extensions import override
 
-from hpo_pilot.databases import DURABLE
+from hpo_pilot.databases import DURABLE, among
 from hpo_pilot.jobs import OVER_JOBS, Attempt, JobState
 from hpo_pilot.search.progress import SearchProgress
 from hpo_pilot.search.trials import ENDED_TRIALS, EarlyStop, Trial, TrialState
@@ -365,7 +365,7 @@ class SteeringStore(Store):
     def unwanted_archives(self, search_id: int, trials: Sequence[int]) -> list[str]:
         """Returns the files with outputs of these trials only."""
         of_these = select(t.jobs.c.task_id).where(
-            t.jobs.c.search_id == search_id, t.jobs.c.trial.in_(trials), t.jobs.c.output.is_not(None)
+            t.jobs.c.search_id == search_id, among(t.jobs.c.trial, trials), t.jobs.c.output.is_not(None)
         )
         # Trials that share a file were in one job, and so in one task.
         around = select(t.jobs.c.trial, t.jobs.c.output).where(
@@ -381,7 +381,7 @@ class SteeringStore(Store):
         """Records that the server no longer has the outputs of these trials."""
         with self._writing(search_id) as connection:
             connection.execute(
-                update(t.jobs).where(t.jobs.c.search_id == search_id, t.jobs.c.trial.in_(trials)).values(output=None)
+                update(t.jobs).where(t.jobs.c.search_id == search_id, among(t.jobs.c.trial, trials)).values(output=None)
             )
 
 
@@ -412,7 +412,7 @@ def _record_attempts(connection: Connection, search_id: int, attempts: Sequence[
     if not attempts:
         return
     tasks, trials = {attempt.task_id for attempt in attempts}, {attempt.trial for attempt in attempts}
-    these = and_(t.jobs.c.task_id.in_(tasks), t.jobs.c.trial.in_(trials))
+    these = and_(among(t.jobs.c.task_id, tasks), among(t.jobs.c.trial, trials))
     known = {tuple(row) for row in connection.execute(select(*_KEY).where(these))}
     last = {attempt.key: attempt_row(attempt) for attempt in attempts}  # of two for one attempt the last one counts
     changed = [

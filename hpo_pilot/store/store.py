@@ -410,7 +410,7 @@ class Store:
         table = t.intermediate_values
         values: dict[int, dict[int, list[tuple[int, float]]]] = {}
         query = select(table.c.trial, table.c.fold, table.c.step, table.c.value).where(
-            table.c.search_id == search_id, table.c.trial.in_(trials)
+            table.c.search_id == search_id, among(table.c.trial, trials)
         )
         for trial, fold, step, value in read_rows(self.engine, query.order_by(*query.selected_columns[:3])):
             values.setdefault(trial, {}).setdefault(fold, []).append((step, value))
@@ -516,6 +516,7 @@ class Store:
             if connection.execute(tasks.limit(1)).first() or connection.execute(trials.limit(1)).first():
                 return False
             values = {"state": SearchState.STOPPED, "message": message, "ended": time.time()}
+            values["holder"] = None  # a service that was halted may not go on
             connection.execute(update(t.searches).where(t.searches.c.id == search_id).values(**values))
             self._event(connection, search_id, who, f"{SearchState.STOPPED.value}: {message}")
         return True
@@ -649,7 +650,10 @@ class Store:
 
     @staticmethod
     def _waiting(connection: Connection, search_id: int) -> list[PointRequest]:
-        query = select(t.wishes).where(t.wishes.c.search_id == search_id, t.wishes.c.trial.is_(None))
+        c = t.trials.c
+        stopped = select(c.number).where(c.search_id == search_id, t.ended_with_search(t.trials))  # they go out again
+        is_due = or_(t.wishes.c.trial.is_(None), t.wishes.c.trial.in_(stopped))
+        query = select(t.wishes).where(t.wishes.c.search_id == search_id, is_due)
         return [point_request(row) for row in connection.execute(query.order_by(t.wishes.c.id))]
 
     # --- servers ---

@@ -119,6 +119,18 @@ def test_a_pilot_that_says_the_first_attempt_of_every_one_takes_none_s_place():
     assert not book.absorb(t, [lost, verdict], 3.0)
 
 
+def test_a_fold_that_was_given_up_does_not_go_out_again_after_a_restart():
+    book, runs, attempts = ledger(1, folds=2), task([(1, 0)]), []
+    for number in range(2, MAX_RESUBMISSIONS + 3):
+        t = task([(1, 1)], number=number, revision=number - 1)
+        attempts += book.give_up(t, "the task ended as failed", 2.0).attempts
+    again = ledger(1, folds=2)
+    again.restore(attempts)
+    assert len(attempts) == 1 and again.orphans([runs]) == []
+    (end,) = again.absorb(runs, [finished(1, 1, 0, 1.0)], 4.0).ends
+    assert end.state is TrialState.FAILED and "lost 3 times" in (end.error or "")
+
+
 def test_only_the_lost_fold_goes_out_again_and_not_for_ever():
     book, t = ledger(1, folds=2), task([(1, 0), (1, 1)])
     book.absorb(t, [finished(1, 1, 0, 1.0), other(2, JobState.FAILED, error="node died")], 1.0)

@@ -126,6 +126,22 @@ def test_a_refused_message_is_tried_again_and_then_given_up(store, register, rec
     ]
 
 
+def test_a_message_whose_entry_cannot_be_written_is_sent_once(store, register, receiver, monkeypatch):
+    store.set_state(register(notifying(receiver)).id, SearchState.FAILED, "service", "no")
+    notifier = Notifier(store, hosts=ANY_HOST)
+
+    def away(*_, **__):
+        raise StoreAwayError("store: the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(store, "record", away)
+        for _ in range(3):
+            with pytest.raises(StoreAwayError):
+                notifier.look()
+    notifier.look()
+    assert len(receiver.got) == 1 and len(log(store)) == 1
+
+
 def test_a_stalled_search_is_told_once_until_something_happens(store, register, receiver, monkeypatch):
     register(notifying(receiver))
     store.set_state(1, SearchState.RUNNING, "service")

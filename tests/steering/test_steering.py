@@ -120,6 +120,20 @@ def test_a_false_row_of_progress_is_corrected_when_the_search_is_loaded(steer, s
     assert progress_of(store.engine, 1).agrees(true)
 
 
+def test_a_batch_is_no_more_than_one_ask_brings(steer, panda):
+    steering = steer({"optimizer": "random"}, trials=1200, parallel=1200, refill=1.0)
+    go(steering, 9)
+    assert sum(len(task.jobs) for task in panda.tasks.values()) == 1200
+
+
+def test_changes_of_other_searches_are_not_kept(steer, panda):
+    steering = steer(trials=2, parallel=2)
+    go(steering, 2)
+    for number in range(100, 200):
+        steering.advance({number}, SearchState.PAUSED)
+    assert len(steering._tasks._unclaimed) < 2
+
+
 def test_failures_in_a_row_count_over_a_restart(steer, panda):
     steering = steer(trials=9, parallel=1, failures=3)
     for task in (1, 2, 3):

@@ -71,6 +71,23 @@ def test_a_failed_trial_is_tried_again_once(steer, store, panda):
             assert replayed(store, now(store), generation)[0] == store.trials(1)[generation.trials[0] - 1].point
 
 
+def test_requested_points_that_a_stop_ended_go_out_again(steer, store, panda):
+    steering = steer(trials=3, parallel=1, failures=5)
+    go(steering, 2)
+    fail(panda, 1)
+    finish_all(steering, panda)
+    assert retry(store, now(store), "alice") == 1
+    steering = steer()
+    go(steering)
+    steering.advance(None, SearchState.STOPPING)
+    assert store.trials(1)[3].state is TrialState.STOPPED
+    store.reopen(1, "alice", "resumed", only_from=[SearchState.STOPPED])
+    finish_all(steer(), panda)
+    last = store.trials(1)[-1]
+    assert (last.number, last.retries, last.point, last.state) == (5, 1, store.trials(1)[0].point, TrialState.FINISHED)
+    assert not store.requested_points(1) and now(store).state is SearchState.DONE
+
+
 def test_a_retry_that_fails_may_be_tried_again(steer, store, panda):
     steering = steer(trials=2, parallel=2, failures=9)
     go(steering, 2)
