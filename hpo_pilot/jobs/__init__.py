@@ -9,6 +9,7 @@ from hpo_pilot.jobs.resources import JobNeeds
 from hpo_pilot.jobs.results import Attempt, JobReport, RunReport
 from hpo_pilot.jobs.tasks import (
     ASKED_QUEUE,
+    MOST_LEASE,
     OVER_JOBS,
     OVER_TASKS,
     JobState,
@@ -24,6 +25,7 @@ from hpo_pilot.jobs.tasks import (
 
 __all__ = [
     "ASKED_QUEUE",
+    "MOST_LEASE",
     "OVER_JOBS",
     "OVER_TASKS",
     "Attempt",

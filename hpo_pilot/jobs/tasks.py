@@ -16,6 +16,8 @@ from hpo_pilot.jobs.resources import JobNeeds
 #: The beginning of the queues of searches without payload. No user can name such a queue, and no pilot serves one: the
 #: jobs there go to clients that ask for trials; see `hpo_pilot.server.asking`.
 ASKED_QUEUE = "ask:"
+#: Longest lease of such a trial, in seconds.
+MOST_LEASE = 366 * 86_400.0
 
 
 class JobState(StrEnum):

@@ -15,6 +15,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.jobs import MOST_LEASE
 from hpo_pilot.operations.here import Here
 from hpo_pilot.panda.server import PandaServer, read_address
 from hpo_pilot.report.documents import AskedDocument, ToldDocument
@@ -27,7 +28,7 @@ from hpo_pilot.store.queries import open_job
 #: Seconds to connect to the embedded server, for its answer beside the wait, and between looks at a paused search.
 _CONNECT, _ANSWER, _PAUSE = 5.0, 30.0, 1.0
 
-_MOST_NUMBER, _MOST_STEP, _MOST_LEASE = 2**31 - 1, 2**53, 366 * 86_400.0
+_MOST_NUMBER, _MOST_STEP = 2**31 - 1, 2**53
 
 
 def asked_search(here: Here, identity: str) -> SearchRecord:
@@ -53,8 +54,8 @@ def checked_ask(lease: float, node: str, key: str) -> dict[str, Any]:
     Raises:
         InputError: the lease is too short or too long.
     """
-    if not 1 <= lease <= _MOST_LEASE:
-        raise InputError(f"the lease must be from 1 to {_MOST_LEASE:.0f} seconds, not {lease:g}")
+    if not 1 <= lease <= MOST_LEASE:
+        raise InputError(f"the lease must be from 1 to {MOST_LEASE:.0f} seconds, not {lease:g}")
     return {"key": key, "lease": lease, "node": node[:128]}
 
 

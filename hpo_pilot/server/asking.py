@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from hpo_pilot.jobs import ASKED_QUEUE, JobState
+from hpo_pilot.jobs import ASKED_QUEUE, MOST_LEASE, JobState
 from hpo_pilot.jobs.results import parse_reports, reported_progress
 from hpo_pilot.pilot.report import progress_text
 from hpo_pilot.server.attempts import record_report
@@ -25,6 +25,7 @@ from hpo_pilot.server.points import assignment_of, trial_of
 from hpo_pilot.server.queues import Queue
 from hpo_pilot.server.replies import Envelope, failure, success
 
+_MOST_ASKS = 1000  # in one call
 #: Jobs of no other queue, not even those that may run at any.
 _ONLY_ITS_OWN = Queue(status="brokeroff")
 
@@ -47,6 +48,8 @@ async def ask(call: Call, *, search: str, uid: str, most: int, asks: list[dict[s
     kinds = {"key": str, "lease": int | float, "node": str}
     if not all(one.keys() == kinds.keys() and all(isinstance(one[key], kinds[key]) for key in kinds) for one in asks):
         return failure("asks must be a list of objects with key, lease and node")
+    if len(asks) > _MOST_ASKS or not all(1 <= one["lease"] <= MOST_LEASE for one in asks):
+        return failure(f"at most {_MOST_ASKS} asks, each with a lease from 1 to {MOST_LEASE:.0f} seconds")
     queue, campaign = f"{ASKED_QUEUE}{uid}", f"{call.caller.name}/{search}.{uid}"
     wanted = JobRequest(queue, queue=_ONLY_ITS_OWN, campaign=campaign, pilot=call.pilot)
 

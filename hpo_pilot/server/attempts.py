@@ -732,8 +732,13 @@ class HeartbeatWatch:
         while True:
             try:
                 absent = await self._watch(absent)
-            except DBAPIError as error:
-                log.error("looking for lost jobs: %s", error.orig)
+            except Exception as error:  # without this watch no lost job would be noticed
+                log.error(
+                    "looking for lost jobs: %s",
+                    getattr(error, "orig", error),
+                    exc_info=not isinstance(error, DBAPIError),
+                )
+                absent = True  # no pilot could report either
                 await asyncio.sleep(min(10.0, self.timeout))
 
     async def _watch(self, absent: bool) -> bool:
@@ -745,11 +750,16 @@ class HeartbeatWatch:
         Returns:
             `absent` for the next look.
         """
-        if absent:
-            await self._database.write(reset_silence, durable=False)
         self._jobs_out.clear()
         self._sooner.clear()
-        due = await self._database.write(lambda tx: end_silent_attempts(tx, self.timeout))
+        asked = time.monotonic()
+
+        def look(tx: Transaction) -> float | None:
+            if absent or time.monotonic() - asked > self.timeout / 2:  # no report was written meanwhile either
+                reset_silence(tx)
+            return end_silent_attempts(tx, self.timeout)
+
+        due = await self._database.write(look)
         if due is None:
             await self._jobs_out.wait()
             due = 0.0

@@ -37,7 +37,8 @@ _ATTRIBUTES = {
 _ATTRIBUTE = re.compile(r"(\w+)(>=|<=|!=|==|>|<|=)(.*)")
 _COMPARE = {"==": eq, "!=": ne, ">=": ge, "<=": le, ">": gt, "<": lt}
 _COMPARED = re.compile(r"(>=|<=|!=|==|>|<)?\s*([0-9][0-9.]*)$")
-#: Model patterns come from users. They may have few repetitions, and no repeated groups, so that matching is fast.
+#: Model patterns come from users. They may have few repetitions and groups, none of them repeated, so that matching is
+#: fast.
 _HARMLESS = re.compile(r"^[\w .|()\-/+*^$]{1,120}$")
 _REPEATED_GROUP = re.compile(r"\)[*+?{]")
 _MOST_REPETITIONS = 3
@@ -195,16 +196,16 @@ def _gpu_from(required: Mapping[str, Any]) -> GpuRequirement:
 
 
 def _check_pattern(pattern: str) -> None:
-    repetitions = sum(pattern.count(sign) for sign in "*+")
+    repetitions = sum(pattern.count(sign) for sign in "*+(")
     if pattern == ANY:
         return
-    harmless = _HARMLESS.match(pattern) and not _REPEATED_GROUP.search(pattern) and repetitions <= _MOST_REPETITIONS
+    if not _HARMLESS.match(pattern) or _REPEATED_GROUP.search(pattern) or repetitions > _MOST_REPETITIONS:
+        short = pattern if len(pattern) <= 120 else f"{pattern[:120]}…"
+        raise HardwareError(f"architecture: pattern {short!r} is too complex: name the GPU, with .* if needed")
     try:
         re.compile(pattern)
     except re.error as error:
         raise HardwareError(f"architecture: pattern {pattern!r}: {error}") from error
-    if not harmless:
-        raise HardwareError(f"architecture: pattern {pattern!r} is too complex: name the GPU, with .* if needed")
 
 
 def version(text: str) -> tuple[int, ...]:

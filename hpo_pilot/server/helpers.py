@@ -44,25 +44,36 @@ class Helpers:
             os.close(held)
             os.close(lifeline)
 
+    async def _run(self, *command: str, keep: tuple[int, int]) -> None:
+        """Runs a process to its end; `keep`: its descriptors.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            pass_fds=keep,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,  # the line that it is ready
+        )
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _END_SECONDS)
+            raise
+        log.error("process %d of the server ended (status %s) and is started again", process.pid, code)
+
     async def _keep(self, listener: int, lifeline: int) -> None:
         descriptors = ("--listener-fd", str(listener), "--lifeline-fd", str(lifeline))
         starts: list[float] = []
         while True:
             starts = [*starts[-_TRIES + 1 :], time.monotonic()]
-            process = await asyncio.create_subprocess_exec(
-                *(*self._command, *descriptors),
-                pass_fds=(listener, lifeline),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,  # the line that it is ready
-            )
             try:
-                code = await process.wait()
-            except asyncio.CancelledError:
-                process.terminate()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), _END_SECONDS)
-                raise
-            log.error("process %d of the server ended (status %s) and is started again", process.pid, code)
+                await self._run(*self._command, *descriptors, keep=(listener, lifeline))
+            except OSError as error:
+                log.error("a process of the server could not be started: %s", error)
             if len(starts) == _TRIES and time.monotonic() - starts[0] < _WINDOW:
                 log.critical("it ended %d times within %.0f s: the server ends", _TRIES, _WINDOW)
                 os.kill(os.getpid(), signal.SIGTERM)

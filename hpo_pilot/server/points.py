@@ -269,6 +269,7 @@ async def _put(server: ServerState, request: Request) -> dict[str, Any]:
             raise _no_object(f"task {task_id} has {what}")
         set_loss(tx, task_id, found[0].number, loss)
 
+    await server.database.read(lambda tx: _points(tx, server, request, change=True))  # refusals must not wait to write
     await server.database.write(work)
     return {"status": 0, "message": "update successfully"}
 

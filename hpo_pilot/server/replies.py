@@ -16,7 +16,7 @@ from starlette.responses import Response
 # no database stores. Both are refused.
 
 #: Texts that need the check below. Most texts do not match, so they skip it.
-_SUSPICIOUS = re.compile(r"\\u[dD][89a-fA-F]|[eE]\+?\d{3}|\d{300}")
+_SUSPICIOUS = re.compile(r"\\u[dD][89a-fA-F]|[eE]\+?\d{3}|(?<!\d)\d{300}")
 
 #: An even number of backslashes before it are escaped backslashes.
 _ZERO = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

@@ -79,7 +79,7 @@ def resource_type(core_count: int, ram_mb: int) -> str:
 
 #: Largest number of jobs in one task; more are taken as a mistake.
 MAX_JOBS = 100_000
-_DEFAULT_ATTEMPTS = 3  # what JEDI gives an analysis task
+_DEFAULT_ATTEMPTS, _MOST_ATTEMPTS = 3, 1000  # the first is what JEDI gives an analysis task
 _DISK_UNITS = {"": 1, "MB": 1, "GB": 1024, "TB": 1024 * 1024}
 _LONGEST_SITE = 128
 _DEFAULT_RAM_MB = 2000
@@ -166,9 +166,10 @@ class TaskParameters:
         self.n_events_per_job = self._integer("nEventsPerJob", 1, least=1)
         self.n_jobs = self._count()
         self.core_count = self._integer("coreCount", 1) or 1
-        self.max_attempt = self._integer("maxAttempt", _DEFAULT_ATTEMPTS) or _DEFAULT_ATTEMPTS
+        self.max_attempt = min(self._integer("maxAttempt", _DEFAULT_ATTEMPTS) or _DEFAULT_ATTEMPTS, _MOST_ATTEMPTS)
         # PanDA's parameter is in hours, as in JEDI; our own is in seconds.
-        self.max_walltime = self._integer("hpoWalltime", 0) or 3600 * self._integer("maxWalltime", 0)
+        walltime = self._integer("hpoWalltime", 0) or 3600 * self._integer("maxWalltime", 0)
+        self.max_walltime = min(walltime, 2**31 - 1)
         self.ram_mb = self._ram()
         self.queue = self._text("site")
         self.included = _names(params.get("includedSite"))

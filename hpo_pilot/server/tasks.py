@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.databases import among
-from hpo_pilot.jobs import OVER_TASKS, JobState, TaskState
+from hpo_pilot.jobs import ASKED_QUEUE, OVER_TASKS, JobState, TaskState
 from hpo_pilot.server import attempts
 from hpo_pilot.server.brokerage import campaign_of
 from hpo_pilot.server.chains import KEPT_SECONDS
@@ -276,6 +276,8 @@ def brokered(parameters: TaskParameters) -> dict[str, Any]:
 
 def _check_queues(parameters: TaskParameters, queues: Queues | None) -> None:
     named = (parameters.queue,) if parameters.queue else parameters.included
+    if parameters.queue.startswith(ASKED_QUEUE):
+        return  # its trials are for clients, not for pilots
     if queues is not None and (trouble := queues.unknown(named)):
         raise TaskParametersError(trouble)
 

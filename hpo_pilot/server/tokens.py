@@ -93,7 +93,10 @@ class WatchedFile(Generic[_Content]):
             self._stamp, self.is_lost = None, True
             return False  # there was no file yet, or it is being replaced
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            self.is_lost = self.is_lost or not isinstance(error, OSError)
+            if isinstance(error, OSError):
+                self._stamp = None  # it is read again at the next look
+            else:
+                self.is_lost = True
             log.error("%s %s: %s; the content read before stays in use", self._what, self._path, error)
             return False
 

@@ -78,3 +78,10 @@ def test_the_first_result_counts(server: Any) -> None:
 def test_a_wrong_call_is_refused(server: Any, asks: list[dict[str, Any]]) -> None:
     reply = server.api("me").post("hpo_pilot/ask", search="s", uid="u", most=1, asks=asks)
     assert not reply["success"] and "key, lease and node" in reply["message"]
+
+
+@pytest.mark.parametrize("lease", [-1e300, 0, 1e300])
+def test_no_lease_upsets_the_watch_over_lost_jobs(server: Any, lease: float) -> None:
+    asks = [{"key": "a", "lease": lease, "node": ""}]
+    reply = server.api("me").post("hpo_pilot/ask", search="s", uid="leases", most=1, asks=asks)
+    assert not reply["success"] and "lease from 1 to" in reply["message"]

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 
 from hpo_pilot.server import attempts
 from hpo_pilot.server.database import jobs
@@ -82,6 +83,10 @@ def test_a_final_report_is_recorded_once(queue: Queue) -> None:
 # --- silent pilots ---
 
 
+class EnoughError(BaseException):
+    """No further look is needed."""
+
+
 def test_silent_jobs_are_lost(queue: Queue) -> None:
     task_id = queue.submit(2, maxAttempt=2)
     assert queue.end_silent_attempts() is None
@@ -117,7 +122,7 @@ def test_pilots_of_a_machine_that_slept_may_report_first(
     async def sleep(seconds: float) -> None:
         queue.clock.now += seconds + asleep
         if not queue.acquire():
-            raise InterruptedError  # a third look is not needed
+            raise EnoughError
 
     async def wait_for(sooner: Coroutine[Any, Any, Any], seconds: float) -> None:
         sooner.close()
@@ -127,9 +132,46 @@ def test_pilots_of_a_machine_that_slept_may_report_first(
     monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(asyncio, "wait_for", wait_for)
     monkeypatch.setattr(attempts, "time", Mock(time=queue.clock, monotonic=lambda: 0.0))
-    with pytest.raises(InterruptedError):
+    with pytest.raises(EnoughError):
         asyncio.run(attempts.HeartbeatWatch(queue.database, 60.0).run())
     assert queue.describe(job["PandaID"])["jobStatus"] == state
+
+
+@pytest.mark.parametrize("error", [OperationalError("SELECT", None, Exception("no answer")), ValueError("a defect")])
+def test_no_job_is_lost_by_an_outage_of_the_database(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    queue.submit(1, maxAttempt=1)
+    (job,) = queue.acquire()
+    write, looks = queue.database.write, []
+
+    async def writing(work: Any, **more: Any) -> Any:
+        looks.append(1)
+        if len(looks) == 3:
+            queue.clock.now += 3600
+            raise error
+        if len(looks) == 5:
+            raise EnoughError
+        return await write(work, **more)
+
+    async def sleep(seconds: float) -> None:
+        queue.clock.now += seconds
+
+    async def wait_for(sooner: Coroutine[Any, Any, Any], seconds: float) -> None:
+        sooner.close()
+        queue.clock.now += seconds
+        queue.report(job["PandaID"], "running")
+        raise TimeoutError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "wait_for", wait_for)
+    monkeypatch.setattr(queue.database, "write", writing)
+    monkeypatch.setattr(attempts, "time", Mock(time=queue.clock, monotonic=lambda: 0.0))
+    watch = attempts.HeartbeatWatch(queue.database, 60.0)
+    monkeypatch.setattr(watch._jobs_out, "wait", Mock(side_effect=EnoughError))  # no pilot has a job
+    with pytest.raises(EnoughError):
+        asyncio.run(watch.run())
+    assert queue.describe(job["PandaID"])["jobStatus"] == "running"
 
 
 def test_a_job_is_lost_in_time_although_the_clock_was_set_back(queue: Queue) -> None:

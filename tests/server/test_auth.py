@@ -11,6 +11,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jwt
 import pytest
@@ -91,6 +92,17 @@ def test_a_token_is_valid_between_its_times_plus_or_minus_a_minute(
     assert refusal(tokens, token) == (
         "the token has expired on 2023-11-15 22:13:20 UTC: ask for another (hpo-pilot token create)"
     )
+
+
+def test_a_list_that_cannot_be_read_for_a_moment_is_read_again(
+    authority: Authority, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, made = authority.issue("someone", Role.USER, 1)
+    authority.revoke(made.id)
+    with monkeypatch.context() as away:
+        away.setattr(Path, "read_text", Mock(side_effect=OSError("stale file handle")))
+        assert tokens.verify(f"Bearer {token}")
+    assert "was revoked" in refusal(tokens, token)
 
 
 def test_a_token_is_revoked_at_once_and_for_ever(authority: Authority, tokens: Tokens) -> None:

@@ -11,6 +11,7 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.jobs import ASKED_QUEUE
 from hpo_pilot.search import mistakes
 from hpo_pilot.server import queues as queue
 from hpo_pilot.server.descriptions import TRANSFORMATION
@@ -114,6 +115,12 @@ def test_jobs_of_described_queues(user: Api, pilot: Api, server: RunningServer) 
     assert pilot.legacy("getJob", siteName="GPU", prodSourceLabel="user")["taskID"] == gpu
     reply = pilot.post("pilot/acquire_jobs", site_name="GPU", target_architecture={"gpus": 3})
     assert (reply["success"], reply["message"]) == (False, "target_architecture: gpus must be a list of objects")
+
+
+def test_trials_for_clients_need_no_queue_of_the_file(user: Api) -> None:
+    task_id = user.submit(make_params("user.me.asked/", 1, site=f"{ASKED_QUEUE}12345678"))
+    details = user.get("task/get_detailed_info", task_id=task_id)["data"]
+    assert details["status"] != "broken", details["errorDialog"]
 
 
 def test_an_unknown_queue_is_refused(user: Api, pilot: Api, server: RunningServer) -> None:
