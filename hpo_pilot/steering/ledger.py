@@ -97,6 +97,11 @@ class Ledger:
         """The attempts of open trials and of trials that were stopped early."""
         return self._known.values()
 
+    def forget(self, task: TaskRecord) -> None:
+        """Forgets the attempts of trials that were stopped early in a task that is over: no more reports come."""
+        for key in [key for key in self._known if key[0] == task.id and key[1] in self._stopped]:
+            del self._known[key]
+
     def missing(self, task: TaskRecord) -> list[int]:
         """Returns the numbers of the task's jobs that still owe a result."""
         return [n for n, job in enumerate(task.jobs, start=1) if any(self._is_expected(task, each) for each in job)]
@@ -222,7 +227,8 @@ class Ledger:
             trial.halted.add(fold)
             return False
         trial.lost[fold] += 1
-        before = [attempt for key, attempt in sorted(self._known.items()) if key[:3] == (task.id, number, fold)]
+        of_fold = [(key, attempt) for key, attempt in self._known.items() if key[:3] == (task.id, number, fold)]
+        before = [attempt for _, attempt in sorted(of_fold)]
         last = next((attempt.error for attempt in reversed(before) if attempt.error), reason)
         if trial.lost[fold] <= MAX_RESUBMISSIONS:
             changes.events.append(f"trial {number} fold {fold} was lost ({last}); it is submitted again")

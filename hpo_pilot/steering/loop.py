@@ -370,6 +370,7 @@ class SearchSteering:
         )
         if ended is not None:
             self._tasks.ended(ended)
+            self._ledger.forget(ended)
         if resubmitted is not None:
             self._tasks.add(resubmitted)
         self._learn(changes)
@@ -464,7 +465,8 @@ class SearchSteering:
     @property
     def _trials_left(self) -> int:
         """Number of trials that the budget still allows, and of requested ones that it does not count."""
-        return self._spent.trials_left + self._requests.later_levels(self._trials)
+        later = self._requests.later_levels(self._trials) if self._promotion is not None else 0
+        return self._spent.trials_left + later
 
     def _room(self) -> int:
         """Returns the number of trials that may be submitted now, new points or promotions."""

@@ -288,6 +288,9 @@ def test_stopped_trials_are_no_failures(steer, store, panda):
         go(steering, 3)
     assert [trial.state for trial in store.trials(1)[1:5]] == [STOPPED] * 4
     assert steering.state is SearchState.RUNNING and len(panda.tasks) == 5
+    assert {attempt.task_id for attempt in steering._ledger.attempts} <= set(steering._tasks.open), (
+        "others are forgotten"
+    )
 
 
 def test_confirmation_runs_are_never_stopped(steer, store, panda):
