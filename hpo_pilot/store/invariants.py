@@ -272,7 +272,6 @@ def _progress(connection: Connection, row: Row[Any], search: Search) -> Iterator
 
 def _recompute(number: int, connection: Connection) -> None:
     """Lets the next reader compute the row, and the service load the search again, which has the row in memory."""
-    connection.execute(select(t.progress.c.version).where(t.progress.c.search_id == number).with_for_update())
     write_progress(connection, number, None)
     _load_again(number, connection)
 

@@ -516,8 +516,8 @@ class Store:
             if connection.execute(tasks.limit(1)).first() or connection.execute(trials.limit(1)).first():
                 return False
             values = {"state": SearchState.STOPPED, "message": message, "ended": time.time()}
-            values["holder"] = None  # a service that was halted may not go on
-            connection.execute(update(t.searches).where(t.searches.c.id == search_id).values(**values))
+            stopped = update(t.searches).where(t.searches.c.id == search_id)
+            connection.execute(stopped.values(**values, holder=None))  # a service that was halted may not go on
             self._event(connection, search_id, who, f"{SearchState.STOPPED.value}: {message}")
         return True
 
