@@ -121,11 +121,11 @@ def test_ranks_without_horovod_are_refused(start, environment, tmp_path):
     (tmp_path / "lone" / "horovod").mkdir(parents=True)
     (tmp_path / "lone" / "horovod" / "__init__.py").write_text("raise ImportError('not here')")
     alone = start("lone", "python train_horovod.py", {**POINT, "epochs": 1})
-    said, _ = alone.communicate(timeout=120)
+    said, _ = alone.communicate(timeout=600)
     assert alone.returncode == 0, said
     for launcher in ("OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE"):
         several = start("lone", "python train_horovod.py", POINT, **{launcher: "2"})
-        said, _ = several.communicate(timeout=120)
+        said, _ = several.communicate(timeout=600)
         assert several.returncode != 0
         assert "2 ranks were started, but this Python has no Horovod" in said
 

@@ -178,7 +178,7 @@ def test_a_search(pool: Pool, tmp_path: Path) -> None:
         keep = tmp_path / "keep.log"
         looks = ["--max-nodes", "2", "--interval", "0.5", "--idle", "5", "--settle", "15"]
         with running(scan.command("pilots", "keep", *asked, *looks), scan.environment, keep) as keeper:
-            until(lambda: scan.json("status", "demo")["state"] == "done", keep, 120)
+            until(lambda: scan.json("status", "demo")["state"] == "done", keep)
             until(lambda: "no work is left" in keep.read_text(), keep)
             keeper.terminate()
             assert keeper.wait(60) == 0

@@ -90,7 +90,7 @@ def test_a_search_of_two_node_trials(lsf: dict[str, str], tmp_path: Path) -> Non
         assert "User is not in project nope" in scan(*asked, "nope", status=2).stderr
         name = scan(*asked, "ABC123").stdout.split()[1]
         log = scan.workdir / "allocations" / name / "output.log"
-        until(lambda: scan.json("status", "demo")["state"] == "done", log, 120)
+        until(lambda: scan.json("status", "demo")["state"] == "done", log)
         assert f"cancelled {name}, job 1000" in scan("pilots", "cancel", name).stdout
         until(lambda: "pilot ends" in log.read_text(), log)
         trials = scan.trials()

@@ -116,5 +116,5 @@ def test_ranks_that_hang_are_gone_when_the_pilot_ends(panda: FakePanda, pilot: P
 def wait_for_ranks(pilot: PilotProcess) -> None:
     """Until rank 1 hangs."""
     logs = pilot.workdir.glob
-    until(lambda: any("I am rank 1" in log.read_text() for log in logs("jobs/**/payload.log")), "rank 1", 90)
+    until(lambda: any("I am rank 1" in log.read_text() for log in logs("jobs/**/payload.log")), "rank 1")
     assert len(ranks_left(pilot)) > 2

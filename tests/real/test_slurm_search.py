@@ -107,7 +107,7 @@ def test_a_search_from_its_file_to_its_report(slurm: Slurm, folder: Path, image:
         scan("submit", str(scan.file))
         _, job, log = allocate()
         kept = scan.workdir / "checkpoints"
-        until(lambda: len(list(kept.glob("*/*/t*f0/.kept"))) == TRIALS, log, 120)
+        until(lambda: len(list(kept.glob("*/*/t*f0/.kept"))) == TRIALS, log)
         steps = slurm.run("squeue", "--steps", "--noheader", "--format=%j %N").splitlines()
         named = [line for line in steps if line.startswith("hpo-pilot-")]
         running = [line.split()[1] for line in named if not line.startswith("hpo-pilot-agents ")]
@@ -118,7 +118,7 @@ def test_a_search_from_its_file_to_its_report(slurm: Slurm, folder: Path, image:
         assert "the batch system warns" in said and said.count("is in the queue again") == TRIALS, said
         assert f"{TRIALS} checkpointed" in said
         name, job, log = allocate()
-        until(lambda: scan.json("status", "demo")["state"] == "done", log, 120)
+        until(lambda: scan.json("status", "demo")["state"] == "done", log)
         assert f"cancelled {name}, job {job}" in scan("pilots", "cancel", name).stdout
         until(lambda: "pilot ends" in log.read_text(), log)
         assert f"{TRIALS} resumed" in log.read_text()

@@ -111,7 +111,7 @@ def test_a_search_shows_how_well_ddp_uses_its_ranks(environment: dict[str, str],
 def test_a_sharded_checkpoint_goes_on_with_any_number_of_ranks(train: Any, start: Any, tmp_path: Path) -> None:
     undisturbed = train("undisturbed", "python train.py", SMALL)
     process = start("killed", f"{TWO_RANKS} train.py", SMALL)
-    until(lambda: list((tmp_path / "killed" / "ckpt").glob("*/25")), "no checkpoint", 120)
+    until(lambda: list((tmp_path / "killed" / "ckpt").glob("*/25")), "no checkpoint")
     ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
     for rank in ranks:
         os.kill(int(rank), signal.SIGKILL)
