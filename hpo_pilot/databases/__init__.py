@@ -36,6 +36,7 @@ _BUSY_MS = 30_000
 
 #: Settings of libpq that a URL may change.
 _LIBPQ = {
+    "fallback_application_name": "hpo-pilot",
     "connect_timeout": "10",
     "tcp_user_timeout": "20000",
     **{"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "2"},
@@ -44,6 +45,15 @@ _LIMIT_IDLENESS = """
     SELECT set_config('idle_in_transaction_session_timeout', '20000', false)
     WHERE current_setting('idle_in_transaction_session_timeout') = '0'
 """
+#: PostgreSQL has no limit of its own for a client that has sent a part of a batch of statements.
+_END_SILENT = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user
+    AND application_name = current_setting('application_name')
+    AND state = 'active' AND wait_event = 'ClientRead'
+    AND query_start < clock_timestamp() - make_interval(secs => :silent)
+"""
+_SILENT_SECONDS = 20.0
 
 #: Alembic's own table.
 version_table = Table(
@@ -132,7 +142,8 @@ def remote_engine(url: URL, **settings: Any) -> Engine:
     """Makes an engine for a database that is no SQLite file.
 
     On PostgreSQL, a process that was halted or cut off in a transaction loses it, with its locks; it notices that the
-    database does not answer in about that time. The URL, or the role's settings, may have other times.
+    database does not answer in about that time. The URL, or the role's settings, may have other times. Within a batch
+    of statements, only `end_silent_sessions` ends it.
 
     Args:
         url: URL of the database.
@@ -149,6 +160,15 @@ def _limit_idleness(connection: Any, _record: Any) -> None:
     # By a statement: connection poolers such as PgBouncer refuse unknown startup parameters.
     connection.cursor().execute(_LIMIT_IDLENESS)
     connection.commit()
+
+
+def end_silent_sessions(connection: Connection) -> None:
+    """Ends sessions of this program, with their locks, whose processes were halted or cut off within a batch.
+
+    Call it again and again where processes share a PostgreSQL database; see `remote_engine`.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(_END_SILENT), {"silent": _SILENT_SECONDS})
 
 
 def tables_are_current(connection: Connection, kind: Kind, name: str) -> bool:

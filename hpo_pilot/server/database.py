@@ -22,7 +22,15 @@ from sqlalchemy import Column as C
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from hpo_pilot.databases import DURABLE, WRITES, among, make_tables, remote_engine, sqlite_engine
+from hpo_pilot.databases import (
+    DURABLE,
+    WRITES,
+    among,
+    end_silent_sessions,
+    make_tables,
+    remote_engine,
+    sqlite_engine,
+)
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import try_lock
 from hpo_pilot.jobs import ASKED_QUEUE, JobState
@@ -540,6 +548,7 @@ class Database:
         now, query, known = time.monotonic(), _WAITING, self._known_waiting
         if is_full := now - self._full_look >= _FULL_LOOK_SECONDS:
             kept = {}
+            end_silent_sessions(tx.connection)  # another process may have been halted while it wrote
         else:
             query = query.where(among(jobs.c.task_id, tx.moved))
             kept = {key: seen for key, seen in known.items() if key[1] not in tx.moved}

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, text, update
 
-from hpo_pilot.databases import among
+from hpo_pilot.databases import among, end_silent_sessions
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.store.database import StoreAwayError, reading, writing
 from hpo_pilot.store.records import EMBEDDED, ENDED_SEARCHES
@@ -82,13 +82,14 @@ class Lease:
         return str(self.row["holder"])
 
     def renew(self) -> None:
-        """Extends the lease on all its searches.
+        """Extends the lease on all its searches, and ends sessions of halted processes, which may lock free ones.
 
         Raises:
             LeaseLostError: it had expired, and a process has come that does not steer beside this one.
             StoreAwayError: the store cannot be reached now.
         """
         with writing(self.engine) as connection:
+            end_silent_sessions(connection)
             mine = update(leases).where(leases.c.holder == self.holder)
             if not connection.execute(mine.values(expires=_now(connection) + LEASE_SECONDS)).rowcount:
                 try:

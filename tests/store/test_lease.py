@@ -141,6 +141,27 @@ def test_a_halted_process_writes_nothing_once_another_has_the_search(store, numb
     assert store.search(a).state is SearchState.SUBMITTED
 
 
+def test_a_process_that_is_halted_within_a_batch_locks_nothing_for_long(store, numbers, monkeypatch):
+    if store.engine.dialect.name != "postgresql":
+        pytest.skip("SQLite has no batches")
+    monkeypatch.setattr("hpo_pilot.databases._SILENT_SECONDS", 0.5)
+    halted = lease.acquire(store.engine, "serve", URL)
+    other = lease.acquire(store.engine, "serve", URL)
+    halted.take(numbers[:1])
+    change(store, halted, expires=time.time() - 1)
+    session = store.engine.raw_connection()
+    driver = session.driver_connection
+    with pytest.raises(store.engine.dialect.loaded_dbapi.OperationalError), driver.pipeline():
+        driver.execute("UPDATE searches SET holder = holder WHERE id = %s", numbers[:1])
+        assert other.take(numbers) == set(numbers[1:]), "the first one is locked"
+        end = time.monotonic() + 30
+        while other.take(numbers) != set(numbers) and time.monotonic() < end:
+            other.renew()
+            time.sleep(0.1)
+        assert other.take(numbers) == set(numbers)
+    session.invalidate()
+
+
 def test_who_was_halted_goes_on_if_nobody_else_has_come(store, numbers):
     mine = lease.acquire(store.engine, "run", "embedded")
     mine.take_all([1])
