@@ -6,6 +6,8 @@ import errno
 import functools
 import gc
 import logging
+import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -25,6 +27,16 @@ from hpo_pilot.logs import configure_logging
 _DISK_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
+def _has_no_reader() -> bool:
+    """Returns whether the reader of our output, such as `head`, has closed the pipe; then it goes to nobody."""
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    if not output.poll(0):  # of a pipe, it tells only this
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
 def _with_advice(callback: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the needed options to the commands in messages of `callback`; Ctrl-C and a full disk mean "try again"."""
 
@@ -32,13 +44,17 @@ def _with_advice(callback: Callable[..., Any]) -> Callable[..., Any]:
     def called(*args: Any, **given: Any) -> Any:
         with about_place(given):
             try:
-                return callback(*args, **given)
+                done = callback(*args, **given)
+                sys.stdout.flush()
+                return done
             except KeyboardInterrupt:
                 raise TryAgainError("interrupted; the same command continues") from None
             except HpoPilotError as error:
                 error.args = (advised(str(error)),)
                 raise
             except OSError as error:
+                if error.errno == errno.EPIPE and _has_no_reader():
+                    raise typer.Exit from None
                 if error.errno not in _DISK_FAILS:
                     raise
                 where = error.filename or "the disk of the work folder, or of temporary files"
@@ -139,7 +155,3 @@ def main() -> None:
             err=True,
         )
         raise SystemExit(2) from None
-    except BrokenPipeError:
-        # The reader of our output, such as `head`, has closed the pipe.
-        sys.stderr.close()
-        raise SystemExit(0) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, get_type_hints
@@ -24,6 +25,8 @@ from hpo_pilot.operations.here import Here, User
 _READING = ("validate", "searches", "status", "trials", "trial", "intermediate", "best", "recommend", "events")
 #: None of them raises the budget of a search, except `retry`, by the trials that it repeats.
 _CHANGING = ("submit", "pause", "resume", "stop", "retry", "annotate")
+
+log = logging.getLogger(__name__)
 
 #: Most trials in one answer; of searches and events the newest.
 _MOST = 100
@@ -68,6 +71,9 @@ class Tools:
             text, failed = "\n".join(mistakes), True
         except HpoPilotError as error:
             text, failed = advised(str(error)), True
+        except Exception as error:  # the connection, with its other tools, goes on
+            log.exception("%s", name)
+            text, failed = f"{name} failed: {error!r}", True
         return {"content": [{"type": "text", "text": text}], "isError": failed}
 
     def _result(self, name: str, arguments: dict[str, Any]) -> Any:

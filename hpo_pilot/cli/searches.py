@@ -14,6 +14,7 @@ from rich.console import Console
 from hpo_pilot.advice import printable
 from hpo_pilot.cli.options import (
     EMBEDDED_SERVER,
+    MOST_NUMBER,
     FileArgument,
     IdArgument,
     JsonOption,
@@ -229,9 +230,9 @@ def extend(
     changes: dict[str, float] = {name: amount for name, amount in given.items() if amount is not None}
     if not changes and parallel is None:
         raise InputError("no amount is given: for example, hpo-pilot extend ID --trials +50, or --parallel 16")
-    search = client.extend(identity, changes) if changes else None
-    if parallel is not None:
-        search = client.set_parallel(identity, parallel)
+    # `parallel` first: if it is refused, nothing was added, and the same command can be corrected and repeated.
+    search = client.set_parallel(identity, parallel) if parallel is not None else None
+    search = client.extend(identity, changes) if changes else search
     assert search is not None
     said = []
     if changes:
@@ -251,7 +252,7 @@ def note(
     client: SearchClient,
     identity: IdArgument,
     text: Annotated[str | None, argument(metavar="TEXT", help="The note; empty: none.")] = None,
-    trial: Annotated[int, option(metavar="N", min=0, help="A trial. Default: the search.")] = 0,
+    trial: Annotated[int, option(metavar="N", min=0, max=MOST_NUMBER, help="A trial. Default: the search.")] = 0,
     tags: Annotated[str | None, option(metavar="A,B", help="All tags, separated by commas; empty: none.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -102,14 +102,18 @@ class AskedSearch:
             trial: the trial, or its number.
             value: the figure of merit, or one for each objective; NaN or infinity: the trial failed.
             failed: or why there is none.
-            metrics: further figures.
+            metrics: further figures; NaN and infinity are left out.
 
         Raises:
             InputError: another result counts already, which the message has; a value or the trial is missing.
             TryAgainError: nothing answers: tell it again.
         """
-        values = [] if value is None else [value] if isinstance(value, int | float) else value
-        return self.told(trial, values, failed=failed, metrics=dict(metrics or {}))
+        # Numbers of numpy and torch have no dimension, and are not `int` or `float`.
+        is_list = isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
+        values: Any = [] if value is None else value if is_list else [value]
+        numbers = {name: float(one) for name, one in (metrics or {}).items()}
+        finite = {name: one for name, one in numbers.items() if math.isfinite(one)}  # JSON has no NaN
+        return self.told(trial, values, failed=failed, metrics=finite)
 
     def told(self, trial: AskedTrial | int, values: Sequence[float], **more: Any) -> ToldDocument:
         """Returns the answer to `SearchClient.tell`; arguments as there."""

@@ -192,6 +192,8 @@ class Connection:
                 f"the certificate of {self.url} is not trusted: {_reason(error)}; name the authority that it comes "
                 "from with --ca FILE or REQUESTS_CA_BUNDLE"
             ) from error
+        except requests.exceptions.InvalidJSONError as error:
+            raise InputError(f"NaN and infinity cannot be sent to {self.url}: {error}") from error
         except requests.RequestException as error:
             raise _AwayError(
                 f"the service {self.url} cannot be reached: {_reason(error)}", _maybe_sent(error)

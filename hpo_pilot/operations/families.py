@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.report.documents import (
@@ -35,7 +35,7 @@ def family_document(name: str, members: Sequence[SearchDocument]) -> SearchDocum
         "message": "; ".join(f"{member['name']}: {member['message']}" for member in members if member["message"]),
         "family": None,
         "trials": _summed([member["trials"] for member in members]),
-        "budget": {**first["budget"], "trials": sum(member["budget"]["trials"] for member in members)},
+        "budget": {**first["budget"], **_summed_budget([member["budget"] for member in members])},
         "best": None,
         "over": sum(member["over"] for member in members),
         "planned": sum(member["planned"] for member in members),
@@ -67,6 +67,12 @@ def _family_cost(members: Sequence[CostDocument]) -> CostDocument:
 def _sum_if_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
+
+
+def _summed_budget(budgets: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the sums of the amounts that all searches share; null if one of them has no limit."""
+    names = ("trials", "gpu_hours", "core_hours", "fidelity")
+    return {name: _sum_if_known([one[name] for one in budgets]) for name in names if name in budgets[0]}
 
 
 def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressDocument:

@@ -285,7 +285,7 @@ class _FunctionPayload:
             )
 
     def run(self, name: str, run_at: Callable[[Path], RunResult | OpenedSearch]) -> RunResult | OpenedSearch:
-        """Writes the files and runs the search file; a refused one is left as it was.
+        """Writes the files and runs the search file. If that of a registered search is refused, the old one stays.
 
         Args:
             name: name of the search.
@@ -297,6 +297,8 @@ class _FunctionPayload:
         file, text = self._file(name), self._text(name)
         before = file.read_bytes() if file.exists() else None
         if not self._is_sent_as(name):
+            before = None
+            file.unlink(missing_ok=True)  # its first line says which function is in the folder
             self._write_payload(self._folder / name)
         write_whole(file, text)
         try:

@@ -486,13 +486,19 @@ def search_of(status: StatusDocument) -> Search:
 
 
 def peers_of(client: SearchClient, status: StatusDocument, search: Search) -> list[PeerSearch]:
-    """Returns the latest other searches with the same objective and space that have a result, oldest first."""
+    """Returns the latest other searches with the same objective and space that have a result, oldest first.
+
+    Looks at the latest 100 with the same objective, because each may be a call to a service.
+    """
+    alike = [
+        other
+        for other in client.searches(costs=False)
+        if other["id"] != status["id"] and other["best"] is not None and other["objective"] == status["objective"]
+    ]
     peers: list[PeerSearch] = []
-    for other in reversed(client.searches()):
+    for other in alike[:-101:-1]:
         if len(peers) == PEER_LIMIT:
             break
-        if other["id"] == status["id"] or other["best"] is None or other["objective"] != status["objective"]:
-            continue
         definition = search_of(client.status(str(other["id"])))
         if same_question(search, definition):
             peers.append(

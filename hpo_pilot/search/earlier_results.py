@@ -438,7 +438,7 @@ def _ends(head: Sequence[str], source: str, objectives: Sequence[Objective]) -> 
 
 
 def _cell(space: SearchSpace, name: str, cell: str | None) -> tuple[Any, ...]:
-    """Returns a tuple with the value of a cell; empty for an empty cell, where the parameter was not active."""
+    """Returns a tuple with the value of a cell; empty for an empty cell that is no null: it was not active."""
     dimension = space.dimensions[name]
     if isinstance(dimension, Real | Integer):
         number = _number(cell)
@@ -448,6 +448,8 @@ def _cell(space: SearchSpace, name: str, cell: str | None) -> tuple[Any, ...]:
     for choice in dimension.choices:
         if choice is not None and cell in _texts(choice):
             return (choice,)
+    if not cell and None in dimension.choices:
+        return (None,)
     return (cell,) if cell else ()
 
 

@@ -322,6 +322,8 @@ class _Choices(Domain):
         return {value_key(choice): index for index, choice in enumerate(self.choices)}
 
     def _index(self, value: Any) -> int:
+        if getattr(value, "ndim", 1) == 0:
+            value = value.item()  # a number of numpy
         if value is None or isinstance(value, bool | int | float | str):
             place = self._places.get(value_key(value))
             if place is not None:

@@ -168,6 +168,7 @@ def test_a_number_beyond_all_maxima_is_refused_in_words(demo, client):
         "retry demo --trial {}",
         "try demo x={}",
         "logs demo {}",
+        "note demo --trial {}",
         "logs demo 1 --fold {}",
         "serve --slots {}",
         "status {}",

@@ -27,6 +27,12 @@ def test_it_is_a_program():
     assert command_line("nosuch").returncode == 2
 
 
+def test_a_reader_that_has_seen_enough_is_no_failure():
+    shell = f"set -o pipefail; {sys.executable} -m hpo_pilot.cli manual | head -n 1"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 1)
+
+
 def test_the_help_text_groups_the_commands():
     said = command_line("--help").stdout
     for part, name in (("Searching", "plan"), ("Seeing", "best"), ("Changing", "pause"), ("Service", "token")):

@@ -97,10 +97,11 @@ def test_searches_of_others_can_only_be_read(folder: Path) -> None:
 def test_what_is_no_message(work: Path) -> None:
     sent = ["{", "[" * 100_000, "[]", '{"method": "notifications/x"}', '{"id": 1, "method": "x/y", "params": 3}']
     wrong = {"id": 2, "method": "tools/call", "params": {"name": "status", "arguments": [1]}}
-    sent += [json.dumps(wrong), '{"id": 3, "method": "ping"}']
+    bug = {**wrong, "params": {"name": "status", "arguments": {"identity": "\ud800"}}}
+    sent += [json.dumps(wrong), json.dumps(bug), '{"id": 3, "method": "ping"}']
     command = [sys.executable, *COMMAND, "--workdir", str(work)]
     done = subprocess.run(command, input="\n".join(sent), capture_output=True, text=True, check=True, timeout=120)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     codes = [answer.get("error", {}).get("code") for answer in answers]
-    assert codes == [-32700, -32700, -32700, -32601, None, None]
-    assert answers[4]["result"]["isError"]
+    assert codes == [-32700, -32700, -32700, -32601, None, None, None]
+    assert answers[4]["result"]["isError"] and answers[5]["result"]["isError"]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import yaml
 
@@ -70,7 +71,8 @@ def test_a_search_from_its_first_trial_to_its_end(client, named):
     def work() -> None:
         while (trial := search.ask()) is not None:
             assert not search.report(trial, trial.point["x"] + 1, 0)
-            search.tell(trial, trial.point["x"], metrics={"size": 3.0})
+            metrics = {"size": np.float32(3.0), "gradient": float("nan")}
+            search.tell(trial, np.float64(trial.point["x"]), metrics=metrics)
             assert trial.number not in told
             told[trial.number] = trial.point["x"]
 
@@ -83,7 +85,7 @@ def test_a_search_from_its_first_trial_to_its_end(client, named):
     trials = list(client.trials(name))
     assert {trial["number"]: trial["value"] for trial in trials} == told
     assert len(told) == 9
-    assert {trial["folds"][0]["metrics"]["size"] for trial in trials} == {3.0}
+    assert [trial["folds"][0]["metrics"] for trial in trials] == [{"size": 3.0}] * 9
     assert [list(pair) for pair in client.intermediate(name)[0]["folds"][0]["values"]] == [[0, told[1] + 1]]
     assert client.best(name)["value"] == min(told.values())
     assert search.ask() is None
@@ -106,7 +108,7 @@ def test_what_counts(client, named):
     for _ in range(2):  # from the store, and while only the server knows it
         with pytest.raises(InputError, match=r"counts: 0\.5, 7"):
             search.tell(first, [0.6, 7])
-    assert search.tell(first, [0.5, 7])["counts"]
+    assert search.tell(first, np.array([0.5, 7]))["counts"]
     search.tell(second, [float("nan"), 7])
     assert "'loss' is no finite number" in state_of(client, name, second.number, "failed")["error"]
     search.tell(third.number, failed="out of memory")

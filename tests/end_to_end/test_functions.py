@@ -98,6 +98,15 @@ def test_a_function_that_changed_begins_a_new_search(script: Script) -> None:
     assert script.run()[0] == "objective 24 True"
 
 
+def test_after_mistakes_the_function_that_is_passed_runs(script: Script) -> None:
+    """The files of one that was refused do not stand beside the search file of another."""
+    wrong = SCRIPT.replace('"low": 0', '"low": 2').replace('"trials": 24', '"trials": 2')
+    for script.text in (wrong, wrong.replace("len(NAMES)", "len(NAMES) - 9")):
+        assert "space.x" in script.run()[1]
+    script.text = SCRIPT.replace('"trials": 24', '"trials": 2')
+    assert script.run()[0] == "objective 2 True"
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [("raise ValueError('no data')", "ValueError: no data"), ("print(point)", "the function returned nothing")],

@@ -35,10 +35,12 @@ def test_the_state(states: list[str], expected: str) -> None:
 
 def test_the_sums() -> None:
     arm = member("demo-arm", "done", trials={"finished": 3, "failed": 1}, started="2026-01-02", ended="2026-01-03")
+    arm["budget"] |= {"gpu_hours": 3.0, "fidelity": None}
     leg = member("demo-leg", "running", trials={"finished": 1, "running": 2}, started="2026-01-01", message="slow")
+    leg["budget"] |= {"gpu_hours": 4.0, "fidelity": 9.0}
     both = family_document("demo", [arm, leg])
     assert both["trials"] == {"failed": 1, "finished": 4, "running": 2}
-    assert both["budget"] == {"trials": 10, "parallel": 2}
+    assert both["budget"] == {"trials": 10, "parallel": 2, "gpu_hours": 7.0, "fidelity": None}
     assert (both["id"], both["best"], both["ended"], both["started"]) == (0, None, None, "2026-01-01")
     assert both["message"] == "demo-leg: slow"
     assert both["segments"] == [arm, leg]

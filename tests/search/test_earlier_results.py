@@ -320,6 +320,15 @@ def test_cells_that_are_no_numbers_give_no_results(tmp_path):
     assert found.trials[1].point == {"rate": "fast", "layers": 2.5, "kind": "zz"}
 
 
+def test_an_empty_cell_is_null_where_that_is_a_choice(tmp_path):
+    space = {"schedule": {"type": "categorical", "choices": [None, "cosine"]}}
+    search = Search.model_validate({"search": "s", "space": space, "payload": {"command": "true"}})
+    trials = [Trial(1, 1, {"schedule": None}, TrialState.FINISHED, values=(7.0,), told=1)]
+    (tmp_path / "old.csv").write_text("".join(as_csv(search, trials)))
+    found = read_results(tmp_path / "old.csv", "old.csv", search.space, search.objectives)
+    assert [trial.point for trial in found.trials] == [{"schedule": None}]
+
+
 def test_what_cannot_be_read_is_said(tmp_path):
     with pytest.raises(InputError, match="is a folder"):
         read_results(tmp_path, "old", SEARCH.space, SEARCH.objectives)

@@ -99,6 +99,14 @@ def test_numbers_outside_the_unit_interval_are_clipped(u: float, dimension: Doma
     dimension.canonical(dimension.from_unit(u))
 
 
+def test_numbers_of_numpy_are_choices_too() -> None:
+    dimension = Ordinal(choices=[False, 16, 0.5])
+    for value, choice in ((np.int64(16), 16), (np.float32(0.5), 0.5), (np.bool_(False), False)):
+        assert dimension.canonical(value) is dimension.choices[dimension.choices.index(choice)]
+    with pytest.raises(ValueError, match="must be"):
+        dimension.canonical(np.array([16, 16]))
+
+
 @pytest.mark.parametrize("value", [None, True, "0.5", float("nan"), float("inf"), -1, 2, 10**400, [0.5], {}])
 @pytest.mark.parametrize("dimension", [Real(low=0, high=1), Real(low=0, high=1, step=0.25), Integer(low=0, high=1)])
 def test_values_outside_are_refused_with_the_bounds(dimension: Domain, value: Any) -> None:
