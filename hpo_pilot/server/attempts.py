@@ -660,7 +660,7 @@ def end_silent_attempts(tx: Transaction, timeout: float) -> float | None:
         Seconds until the next one could be due; None: no pilot has a job.
     """
     # The clock was set back: else a lost job would count as silent only when the clock has caught up.
-    ahead = jobs.c.heartbeat > tx.now + jobs.c.patience
+    ahead = (jobs.c.heartbeat > tx.now) & (jobs.c.heartbeat > tx.now + jobs.c.patience)  # the first has an index
     tx.connection.execute(update(jobs).where(AT_PILOT, ahead).values(heartbeat=tx.now + jobs.c.patience))
     silent = select(jobs.c.panda_id, jobs.c.heartbeat).where(AT_PILOT, jobs.c.heartbeat <= tx.now - timeout)
     for panda_id, heartbeat in tx.connection.execute(silent.order_by(jobs.c.heartbeat).limit(_BATCH)).all():

@@ -75,9 +75,9 @@ def files_of(owner: str, uid: str) -> str:
 def forget(tx: Transaction, cache: Folder, owner: str, uid: str, keep: Collection[int]) -> None:
     """Removes all of a search that is over, except the chains with these first trials."""
     search, kept = files_of(owner, uid), {f"t{chain}" for chain in keep}
-    names = tx.connection.scalars(select(cache_files.c.name).where(_begins(search))).all()
+    names = tx.connection.scalars(select(cache_files.c.name).where(_begins(tx, search))).all()
     remove_cached(tx, cache, [name for name in names if name.removeprefix(search).partition("f")[0] not in kept])
-    tx.connection.execute(update(cache_files).where(_begins(search)).values(created=_DONE))
+    tx.connection.execute(update(cache_files).where(_begins(tx, search)).values(created=_DONE))
 
 
 def forget_later(tx: Transaction, cache: Folder, newest: Mapping[str, int]) -> None:
@@ -86,8 +86,11 @@ def forget_later(tx: Transaction, cache: Folder, newest: Mapping[str, int]) -> N
     remove_cached(tx, cache, [name for name, search in found if search in newest and _trial(name) > newest[search]])
 
 
-def _begins(start: str) -> ColumnElement[bool]:
-    return cache_files.c.name.startswith(start, autoescape=True)
+def _begins(tx: Transaction, start: str) -> ColumnElement[bool]:
+    name = cache_files.c.name
+    if tx.connection.dialect.name != "sqlite":
+        return name.startswith(start, autoescape=True)
+    return (name >= start) & (name < f"{start[:-1]}{chr(ord(start[-1]) + 1)}")  # SQLite uses no index for LIKE
 
 
 def _trial(name: str) -> int:
@@ -98,7 +101,7 @@ def stored(tx: Transaction, place: Place, *, touch: bool = False) -> list[str]:
     """Returns the stored files of a chain up to this trial, the newest first; `touch`: one is about to be read."""
     if touch:
         _touch(tx, place)
-    names = tx.connection.scalars(select(cache_files.c.name).where(_begins(place.chain)))
+    names = tx.connection.scalars(select(cache_files.c.name).where(_begins(tx, place.chain)))
     return sorted((name for name in names if _trial(name) <= place.trial), key=_trial, reverse=True)
 
 
@@ -107,12 +110,12 @@ def _touch(tx: Transaction, place: Place) -> None:
     is_done = cache_files.c.created == _DONE  # the search was extended
     values = {"touched": tx.now, "created": case((is_done, tx.now), else_=cache_files.c.created)}
     old = or_(cache_files.c.touched < tx.now - _TOUCHED, is_done)
-    tx.connection.execute(update(cache_files).where(_begins(place.search), old).values(values))
+    tx.connection.execute(update(cache_files).where(_begins(tx, place.search), old).values(values))
 
 
 def refusal(tx: Transaction, place: Place) -> str:
     """Returns why a checkpoint is not stored; empty: it is."""
-    names = tx.connection.scalars(select(cache_files.c.name).where(_begins(place.chain)))
+    names = tx.connection.scalars(select(cache_files.c.name).where(_begins(tx, place.chain)))
     if any(_trial(name) > place.trial for name in names):
         return f"a later trial than {place.trial} has stored a checkpoint"
     return ""
@@ -129,14 +132,14 @@ def make_room(tx: Transaction, cache: Folder, place: Place) -> bool:
     """
     _touch(tx, place)
     needless = stored(tx, place)[1:]
-    total = tx.connection.scalar(select(func.sum(cache_files.c.size)).where(_begins(CHAIN_START))) or 0
+    total = tx.connection.scalar(select(func.sum(cache_files.c.size)).where(_begins(tx, CHAIN_START))) or 0
     excess = total - shutil.disk_usage(cache.path).free
     if excess <= 0:
         remove_cached(tx, cache, needless)
         return True
     owner = select(cache_files.c.user_name).where(cache_files.c.name == place.name).scalar_subquery()
     may_go = or_(cache_files.c.user_name == owner, cache_files.c.created == _DONE)
-    removable = _begins(CHAIN_START), may_go, cache_files.c.name != place.name
+    removable = _begins(tx, CHAIN_START), may_go, cache_files.c.name != place.name
     columns = select(cache_files.c.name, cache_files.c.size)
     others = tx.connection.execute(columns.where(*removable).order_by(cache_files.c.created)).all()
     if excess > sum(2 * file.size for file in others):  # for each removed one less is used, and more is free

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from sqlalchemy import delete, insert, select, update
 from starlette.requests import Request
@@ -104,7 +105,11 @@ async def upload_cache_file(call: Call) -> Envelope:
     except OSError as error:
         log.error("upload: %s", error)
         return failure(f"{ERROR_WRITE}: {error.strerror}")
-    await server.database.write(lambda tx: register_file(tx, call.caller.name, sent, size, checksum))
+    try:
+        await server.database.write(lambda tx: register_file(tx, call.caller.name, sent, size, checksum))
+    except BaseException:
+        server.cache.remove(name)  # else it cannot be sent again: the name would be taken
+        raise
     return success()
 
 
@@ -129,10 +134,10 @@ def _refusal(message: str) -> str:
     return f"ERROR: upload failure. {message} {advice}"
 
 
-@endpoint("file_server/validate_cache_file", "POST", USERS, Access.READ)
-def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum: int | str) -> Envelope:
+@endpoint("file_server/validate_cache_file", "POST", USERS, Access.WAIT)
+async def validate_cache_file(call: Call, *, file_size: int, checksum: int | str) -> Envelope:
     """Returns the name of the caller's file with this size and checksum."""
-    name = tx.connection.scalar(
+    newest = (
         select(cache_files.c.name)
         .where(
             cache_files.c.user_name == call.caller.name,
@@ -142,7 +147,8 @@ def validate_cache_file(tx: Transaction, call: Call, *, file_size: int, checksum
         .order_by(cache_files.c.created.desc())
         .limit(1)
     )
-    if name is None or call.server.cache.find_whole(file_store.plain_name(name)) is None:
+    name = await call.server.database.read(lambda tx: tx.connection.scalar(newest))
+    if name is None or await asyncio.to_thread(call.server.cache.find_whole, file_store.plain_name(name)) is None:
         return failure("NOTFOUND")
     # The client adds its own port to the host.
     return success(message=f"FOUND:{call.request.url.hostname}:{name}")
@@ -278,7 +284,7 @@ async def cache_file(server: ServerState, request: Request, caller: Caller, name
         pilot = PilotIdentity.of(caller, request.headers.get(KEY_HEADER, ""))
 
         def of_chain(tx: Transaction) -> str:
-            place = chains.place_of(tx, int(task_id), sub_id) if task_id.isdecimal() else None
+            place = chains.place_of(tx, int(task_id), sub_id) if file_store.checkpoint_name(task_id, sub_id) else None
             if place is None:
                 return "" if name.startswith(file_store.CHAIN_START) else name
             may = caller.role is not Role.PILOT or has_job(tx, pilot, int(task_id), sub_id)
@@ -333,7 +339,10 @@ async def _store(server: ServerState, request: Request, caller: Caller, name: st
     return reply(success())
 
 
-def _send(path: object, name: str) -> Response:
-    if path is None:
-        return refuse(f"there is no file {name}", 404)
-    return FileResponse(str(path), media_type="application/octet-stream")
+def _send(path: Path | None, name: str) -> Response:
+    try:
+        if path is not None:
+            return FileResponse(path, media_type="application/octet-stream", stat_result=path.stat())
+    except FileNotFoundError:  # it was removed just now
+        pass
+    return refuse(f"there is no file {name}", 404)

@@ -242,13 +242,16 @@ def makes_file(tx: Transaction, pilot: PilotIdentity, name: str) -> bool:
     Checks only jobs whose number is in the name, and first jobs: the file names of all other jobs contain ${SN}.
     """
     numbers = {1, *map(int, _NUMBERS.findall(name))}
-    for job in _held(pilot, tx.connection.execute(_JOBS.where(jobs.c.number.in_(numbers)))):
-        known = known_task(tx, job.task_id)
-        if not any(file.lfn == name for file in texts_of(known, job).files):
-            continue
-        # Tasks of earlier versions may have names without their number, even those of other users' outputs.
-        if str(job.task_id) in name.split(".") or owner_of(tx, name) in (None, known.user_name):
-            return True
+    query = _JOBS.where(jobs.c.number.in_(numbers))
+    # Tasks of earlier versions may have names without their number: only for these are all running jobs read.
+    for rows in (query.where(jobs.c.task_id.in_(numbers)), query):
+        for job in _held(pilot, tx.connection.execute(rows)):
+            known = known_task(tx, job.task_id)
+            if not any(file.lfn == name for file in texts_of(known, job).files):
+                continue
+            # Without their number, they may be those of other users' outputs.
+            if str(job.task_id) in name.split(".") or owner_of(tx, name) in (None, known.user_name):
+                return True
     return False
 
 

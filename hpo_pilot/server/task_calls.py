@@ -394,11 +394,13 @@ async def changes(call: Call, *, cursor: int, timeout: float = 0.0, outcomes: bo
     while True:
         # It listens before it looks, so that no change is missed in between.
         future = call.server.clients.listen("" if call.caller.is_operator else call.caller.name)
-        found = await call.server.database.read(lambda tx: _changed(tx, call.caller, cursor, outcomes=outcomes))
-        if found["task_ids"] or cursor < 0 or not await call.server.clients.wait(future, end - time.monotonic()):
+        try:
+            found = await call.server.database.read(lambda tx: _changed(tx, call.caller, cursor, outcomes=outcomes))
+            if found["task_ids"] or cursor < 0 or not await call.server.clients.wait(future, end - time.monotonic()):
+                return success(found)
+        finally:
             future.cancel()
             call.server.clients.forget(future)
-            return success(found)
 
 
 @endpoint("hpo_pilot/give_back", "POST", PILOTS, Access.WRITE)

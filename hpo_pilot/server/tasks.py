@@ -518,7 +518,7 @@ class Housekeeping:
             False: there is no more old data.
         """
         before = tx.now - self._seconds
-        tx.connection.execute(delete(workers).where(workers.c.ended < before))
+        tx.connection.execute(delete(workers).where(func.coalesce(workers.c.ended, workers.c.started) < before))
         return self._remove_jobs(tx, before) or self._remove_checkpoints(tx) or self._remove_sandboxes(tx, before)
 
     def _remove_jobs(self, tx: Transaction, before: float) -> bool:

@@ -53,7 +53,7 @@ def test_a_later_task_of_the_search_finds_it(server: Any, user: Api) -> None:
     low, high = begin(user, 4, 5), begin(user, 8, chain=4)
     assert store(low, "1.t4f0", b"level 1") and store(low, "2.t5f0", b"another point")
     assert (read(low, "1.t4f0"), read(high, "1.t8f0")) == (b"level 1", b"level 1")
-    for task, sub_id in ((high, "1.t4f0"), (high, "2.t8f0"), (987654, "1.t8f0")):
+    for task, sub_id in ((high, "1.t4f0"), (high, "2.t8f0"), (987654, "1.t8f0"), (10**19, "1.t8f0")):
         assert read(task, sub_id) == 404
     # A user with a search of the same identity, and the files' own names.
     you = server.api("you")
@@ -169,6 +169,8 @@ def test_what_is_stored_costs_little_while_there_is_room(house: House, monkeypat
             assert make_room(tx, house.cache, place)
     assert changed == [0, 2, 0]
     assert not any("ORDER BY" in statement for statement in read)
+    if not house.queue.database.is_postgresql:
+        assert not any("LIKE" in statement for statement in read), "it uses no index"
 
 
 def test_those_of_a_search_stay_while_one_of_it_is_used(house: House) -> None:

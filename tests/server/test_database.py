@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.jobs import ASKED_QUEUE, JobState
-from hpo_pilot.server import tasks
+from hpo_pilot.server import file_calls, tasks
 from hpo_pilot.server.app import Server
 from hpo_pilot.server.attempts import Report, record_report, record_reports
 from hpo_pilot.server.database import Database, Transaction, jobs
@@ -108,6 +108,33 @@ def test_what_a_caller_was_told_is_on_the_disk(database: Database, tmp_path: Pat
             assert (await call("me", "hpo_pilot/tell", json=told))[1] == {2}
             file = {"file": ("sources.1.tar.gz", gzip.compress(b"x"))}
             assert (await call("me", "file_server/upload_cache_file", files=file))[1] == {2}
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_is_not_registered_can_be_sent_again(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = ServerState(database, tmp_path / "files", Tokens(make_token_folder(tmp_path / "tokens")), 60.0, 0, None)
+    transport = httpx.ASGITransport(Server(state, Helpers([], [])).application())
+    registered, fails = file_calls.register_file, [True]
+
+    def register(*arguments: Any) -> None:
+        registered(*arguments)
+        if fails:
+            raise DBAPIError("COMMIT", {}, Exception(fails.pop()))
+
+    monkeypatch.setattr(file_calls, "register_file", register)
+
+    async def send(client: httpx.AsyncClient) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {bearer('token-of-me')}"}
+        file = {"file": ("sources.x.tar.gz", b"content")}
+        return await client.post("/api/v1/file_server/upload_cache_file", headers=headers, files=file)
+
+    async def scenario() -> None:
+        async with httpx.AsyncClient(transport=transport, base_url="http://panda") as client:
+            assert (await send(client)).status_code == 503
+            assert (await send(client)).json()["success"]
 
     asyncio.run(scenario())
 
