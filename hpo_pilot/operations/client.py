@@ -629,11 +629,15 @@ class SearchClient:
                 return self.at.resume(identity)
             from hpo_pilot.steering.registration import note_environment, pack_payload
 
-            for record in self.at.own_family(identity):
-                sandbox = pack_payload(record.search, file or Path(record.source), self.at.folder)
-                note_environment(self.at.folder.environments, record.uid)
-                self.at.resume(record.name, sandbox)
-            return self.at.document(identity)
+            here = self.at
+
+            def send_and_resume(record: SearchRecord) -> None:
+                sandbox = pack_payload(record.search, file or Path(record.source), here.folder)
+                note_environment(here.folder.environments, record.uid)
+                here.resume(record.name, sandbox)
+
+            for_each(here.own_family(identity), send_and_resume)
+            return here.document(identity)
         return cast(SearchDocument, self.at.resume(identity, new_payload=new_payload, file=file))
 
     @operation("POST", "searches/{identity}/stop", reached=("stopping", "stopped"))

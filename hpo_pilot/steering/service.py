@@ -560,6 +560,7 @@ class _Run:
             records = [record for record in self._now() if not record.state.is_over]
             bind_to_server(self._store, records, server)
             numbers = [record.id for record in records]
+            lease.renew()  # the connection may have taken longer than the lease
             lease.take_all(numbers)
             service = Service(self._store, manager, lease, supervise=supervise, only=numbers, server=server)
             stack.enter_context(Notifier(self._store, only=numbers, hosts=ANY_HOST).working())

@@ -27,6 +27,7 @@ from hpo_pilot.files import MAX_SEARCH_FILE_BYTES
 from hpo_pilot.operations.asked_trials import checked_ask
 from hpo_pilot.operations.asking import LEASE, LONGEST_CALL
 from hpo_pilot.operations.client import OPERATIONS, SearchClient
+from hpo_pilot.operations.families import for_each
 from hpo_pilot.operations.operation import Operation
 from hpo_pilot.operations.quotas import usage
 from hpo_pilot.panda.sandbox import build_sandbox, in_worker
@@ -55,6 +56,7 @@ from hpo_pilot.search.space import MAX_LENGTH
 from hpo_pilot.steering.registration import earlier_results, first_task_of, packed_family, payload_document
 from hpo_pilot.steering.results import fetched_outputs, kept_outputs
 from hpo_pilot.steering.search_file import examination_document, examine_content
+from hpo_pilot.store import SearchRecord
 from hpo_pilot.store.lease import lease_holder
 from hpo_pilot.store.queries import search_heads
 from hpo_pilot.web.api_context import (
@@ -561,8 +563,11 @@ def resume(
     """Continues a paused, stopped or failed search."""
     if not new_payload:
         return json_answer(request, client.resume(identity))
-    for record in client.here.own_family(identity):
+
+    def resume_one(record: SearchRecord) -> None:
         client.here.resume(record.name, _sandbox(parts, record.search, payload, parts.workdir.sandboxes))
+
+    for_each(client.here.own_family(identity), resume_one)
     return json_answer(request, client.here.document(identity))
 
 

@@ -47,6 +47,18 @@ def test_a_family_is_changed_by_its_name(client, family):
         client.trials(family)
 
 
+def test_new_payload_files_go_to_each_search_that_can_be_resumed(place, client, family):
+    set_state(place.workdir, f"{family}-arm", SearchState.DONE)
+    client.pause(f"{family}-leg")
+    (place.folder / "training" / "more.py").write_text("new")
+    client.resume(family, new_payload=True)
+    assert client.status(f"{family}-leg")["state"] == "running"
+    assert "more.py" in sandbox_names(place, f"{family}-leg")
+    set_state(place.workdir, f"{family}-leg", SearchState.DONE)
+    with pytest.raises(InputError, match="is done"):
+        client.resume(family, new_payload=True)
+
+
 def test_a_family_is_others_to_see_only(place, client, family):
     with place.client("bob") as bob:
         assert bob.status(family)["state"] == "submitted"
