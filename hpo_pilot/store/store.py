@@ -184,15 +184,20 @@ class Store:
 
         Raises:
             NameTakenError: another search has that name.
+            InputError: another search has that identity.
         """
         taken = NameTakenError(f"the store already has a search {search.name!r}: give this one another name")
         with writing(self.engine) as connection, taken_names(taken):
             if connection.execute(select(t.searches.c.id).where(t.searches.c.name == search.name)).first():
                 raise taken
+            uid = uid or secrets.token_hex(4)
+            if connection.execute(select(t.searches.c.id).where(t.searches.c.uid == uid)).first():
+                anew = "submit this one anew, from a new form or with another Idempotency-Key"
+                raise InputError(f"another search has the same random identity, {uid}: {anew}")
             row_id = connection.execute(
                 insert(t.searches).values(
                     name=search.name,
-                    uid=uid or secrets.token_hex(4),
+                    uid=uid,
                     owner=owner,
                     family=family,
                     state=SearchState.SUBMITTED,

@@ -485,7 +485,8 @@ def register(
     results: ResultsDigest = None,
     go_on: Annotated[bool, Query(description="Continue the search if it is registered already.")] = False,
     idempotency_key: Annotated[
-        str | None, Header(min_length=8, max_length=200, description="Calls with the same key register one search.")
+        str | None,
+        Header(min_length=8, max_length=200, description="Calls with the same key and content register one search."),
     ] = None,
 ) -> Response:
     """Registers a search, which the service then runs. Send the payload folder first: PUT payloads/{digest}."""
@@ -494,8 +495,7 @@ def register(
         raise ApiError(422, "input", "file and source are printable text")
     search = _checked(content, file)
     key = key_of(client, idempotency_key)
-    uid = None if key is None else key[:8]
-    registered = register_sent(client, parts, search, file, where, payload, results, go_on=go_on, uid=uid)
+    registered = register_sent(client, parts, search, file, where, payload, results, go_on=go_on, key=key)
     return json_answer(request, registered, 201)
 
 
@@ -509,10 +509,13 @@ def register_sent(
     results: str | None = None,
     *,
     go_on: bool = False,
-    uid: str | None = None,
+    key: str | None = None,
     is_loose: bool = False,
 ) -> SearchDocument:
-    """Registers a search with the files that the user sent; arguments as of `register` and `_sandbox`."""
+    """Registers a search with the files that the user sent; arguments as of `register`, `key_of` and `_sandbox`."""
+    # With the content, for a key that is used again for other content must not give its search the same identity.
+    sent = json.dumps([key, search.to_dict(), payload, results], sort_keys=True)
+    uid = None if key is None else hashlib.sha256(sent.encode()).hexdigest()[:8]
     with _results(parts, search, results) as files:
         folder = parts.workdir.sandboxes
         pack = partial(_sandbox, parts, payload=payload, folder=folder, is_loose=is_loose)

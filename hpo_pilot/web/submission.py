@@ -66,8 +66,8 @@ def _answer(request: Request, fields: dict[str, str], digest: str | None) -> Res
             return _page(request, {**values, "is_valid": True})
         if missing := _missing(found, digest):
             raise SearchFileError(missing)
-        api, uid = context_of(request).api, key_of(client, fields["key"])
-        document = register_sent(client, api, found.search, _FILE, payload=digest, uid=uid and uid[:8], is_loose=True)
+        api, key = context_of(request).api, key_of(client, fields["key"])
+        document = register_sent(client, api, found.search, _FILE, payload=digest, key=key, is_loose=True)
         name = quote(document["name"], safe="")
         return RedirectResponse(f"/?family={name}" if "segments" in document else f"/searches/{name}?done=submit", 303)
     except SearchFileError as error:

@@ -72,6 +72,10 @@ def test_names_are_one_search_s_and_an_unknown_one_names_those_that_are(store, s
         store.search("nope")
     with pytest.raises(InputError, match=r"did you mean demo\?"):
         store.search("dmeo")
+    other = search.model_copy(update={"name": "other"})
+    with pytest.raises(InputError, match="the same random identity"):
+        store.create_search(other, source="", sandbox=None, owner="me", uid=store.search("demo").uid)
+    assert store.find_search("other") is None
     with pytest.raises(InputError, match="already has a search 'demo'"):
         store.create_search(search, source="demo.yaml", sandbox="/s", owner="me")
 

@@ -203,6 +203,9 @@ def test_the_same_key_registers_once(call, submit):
         other = call("POST", "searches", who, data=search_text("once"), headers=headers)
         assert other.status_code == 422
         assert "already has a search 'once'" in other.json()["message"]
+    changed = call("POST", "searches", data=search_text("once", seed=2), headers=key)
+    assert (changed.status_code, "already has a search" in changed.text) == (422, True)
+    assert submit("twice", headers=key)["id"] != first["id"]
     assert len(call("GET", "searches/once/events").json()) == 1
 
 

@@ -39,6 +39,16 @@ def test_a_search_without_files_is_checked_and_submitted_once(pages):
     assert answer.headers["location"] == "/searches/browsed-2?done=submit"
 
 
+def test_a_form_that_is_sent_again_with_another_search_makes_another_one(pages):
+    """Two searches with one uid would share checkpoints, and clients that ask for trials."""
+    browser = pages.browser()
+    for name in ("first", "second"):
+        assert send(browser, f"search: {name}\n{SPACE}payload: none\n").status_code == 303
+    assert len({pages.store.search(name).uid for name in ("first", "second")}) == 2
+    changed = send(browser, f"search: first\n{SPACE}payload: none\nbudget: {{trials: 7}}\n")
+    assert (changed.status_code, "already has a search" in html.unescape(changed.text)) == (422, True)
+
+
 @pytest.mark.parametrize("names", [("train/train.py", "train/lib/a.py"), ("train.py", "lib/a.py")])
 def test_a_payload_is_the_packed_folder_or_its_files(pages, names):
     name = f"packed-{len(names[0])}"
