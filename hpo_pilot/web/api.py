@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model
 from starlette.background import BackgroundTask
@@ -243,14 +244,15 @@ def intermediate(
     response_class=Response,
     responses=answers(None, 404, content={"text/html": {"schema": {"type": "string"}}}),
 )
-def report(request: Request, client: Client, parts: Parts, identity: Identity) -> Response:
+async def report(request: Request, client: Client, parts: Parts, identity: Identity) -> Response:
     """Returns the report as one self-contained HTML document."""
-    return packed_answer(
-        request,
-        parts.report(client.here.search(identity)).encode("utf-8", "replace"),
-        "text/html; charset=utf-8",
-        headers={"Content-Disposition": 'attachment; filename="report.html"'},
-    )
+
+    def drawn() -> Response:
+        content = parts.report(client.here.search(identity)).encode("utf-8", "replace")
+        headers = {"Content-Disposition": 'attachment; filename="report.html"'}
+        return packed_answer(request, content, "text/html; charset=utf-8", headers)
+
+    return await to_thread.run_sync(drawn, limiter=parts.worker_threads)
 
 
 @reading_router.get(

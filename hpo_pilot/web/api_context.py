@@ -18,6 +18,7 @@ from http import HTTPStatus
 from pathlib import Path as FilePath
 from typing import Annotated, Any, cast
 
+from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI, Path, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
@@ -358,7 +359,8 @@ class Context:
         uploads: uploaded payloads.
         news: tells waiting calls about changes of searches.
         asking: the calls that wait for a trial.
-        worker: draws slow figures and reports.
+        worker: draws slow figures and reports, one at a time.
+        worker_threads: limit of the threads that wait for `worker`; pages and calls must not wait with them.
     """
 
     store: Store
@@ -367,6 +369,7 @@ class Context:
     news: ChangeWatcher[bytes]
     asking: AskCalls = field(default_factory=AskCalls)
     worker: FigureWorker = field(default_factory=FigureWorker)
+    worker_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def report(self, record: SearchRecord) -> str:
         """Returns the HTML report of a search; see `FigureWorker.report`."""

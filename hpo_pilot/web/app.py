@@ -352,6 +352,7 @@ class Pages:
             action_threads=CapacityLimiter(_CHANGES),
             output_threads=CapacityLimiter(_UNPACKING),
             sign_in_threads=CapacityLimiter(_SIGN_INS),
+            figure_threads=CapacityLimiter(1),
             api=api,
         )
 
@@ -424,6 +425,7 @@ def _page_routes() -> list[Route]:
         Route(of_trial + "/note", forms.change, methods=["POST"]),
         Route(of_search + "/errors", pages.errors_page),
         Route(of_search + "/figures/{key}", pages.figure_json),
+        Route(of_search + "/download/report", pages.search_report),
         Route(of_search + "/download/{form}", pages.search_download),
         Route(of_search + "/{action}", forms.show_form, methods=["GET"]),
         Route(of_search + "/{action}", forms.change, methods=["POST"]),

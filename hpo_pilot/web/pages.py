@@ -14,10 +14,11 @@ from typing import Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import yaml
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, to_thread
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -57,7 +58,7 @@ from hpo_pilot.store.trial_queries import (
 from hpo_pilot.web.api_context import Context, client_for, user_of
 from hpo_pilot.web.live import JobFilter, JobFragments, LiveUpdates, away_text
 from hpo_pilot.web.rendering import curves_svg, download, json_answer, packed_answer, paged, rendered, streamed_answer
-from hpo_pilot.web.search_views import FigureCache, SearchCache, SearchView, shown_counts
+from hpo_pilot.web.search_views import SLOW, FigureCache, SearchCache, SearchView, shown_counts
 from hpo_pilot.web.server_jobs import LOG_MOST, NoJobError, ServerJobs
 from hpo_pilot.web.sessions import Codes, Session, Sessions
 
@@ -93,6 +94,7 @@ class PageContext:
             pages must not wait with them.
         output_threads: limit of the threads that read kept outputs.
         sign_in_threads: limit of the threads that wait for an issuer.
+        figure_threads: limit of the threads that draw quick figures.
         api: the parts of the REST API.
     """
 
@@ -109,6 +111,7 @@ class PageContext:
     action_threads: CapacityLimiter
     output_threads: CapacityLimiter
     sign_in_threads: CapacityLimiter
+    figure_threads: CapacityLimiter
     api: Context
 
 
@@ -307,10 +310,15 @@ def actions_page(request: Request) -> Response:
     return packed_answer(request, rendered("actions.j2", values).encode(), "text/html; charset=utf-8")
 
 
-def figure_json(request: Request) -> Response:
+async def figure_json(request: Request) -> Response:
     """Returns the figures of a kind as JSON."""
+    parts, key = context_of(request), request.path_params["key"]
     axes = tuple(request.query_params[name] for name in ("x", "y") if request.query_params.get(name))
-    drawn = context_of(request).figures.drawn(view_of(request), request.path_params["key"], axes)
+    threads = parts.api.worker_threads if key in SLOW else parts.figure_threads
+    view = await run_in_threadpool(view_of, request)
+    drawn = await run_in_threadpool(parts.figures.kept, view, key, axes, is_busy=threads.borrowed_tokens > 0)
+    if drawn is None:
+        drawn = await to_thread.run_sync(parts.figures.drawn, view, key, axes, limiter=threads)
     headers = {"ETag": drawn.tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
     if drawn.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -488,11 +496,19 @@ def trial_log(request: Request) -> Response:
     raise HTTPException(404, "the store has no log of that attempt")
 
 
+async def search_report(request: Request) -> Response:
+    """Downloads the report of a search."""
+    return await to_thread.run_sync(_search_report, request, limiter=context_of(request).api.worker_threads)
+
+
+def _search_report(request: Request) -> Response:
+    record = view_of(request).record
+    return download(context_of(request).api.report(record), _DOWNLOAD_TYPES["report"], f"{record.name}.html")
+
+
 def search_download(request: Request) -> Response:
-    """Downloads a search and its trials in an export format, or its report."""
+    """Downloads a search and its trials in an export format."""
     view, form = view_of(request), request.path_params["form"]
-    if form == "report":
-        return download(context_of(request).api.report(view.record), _DOWNLOAD_TYPES[form], f"{view.record.name}.html")
     if form not in TEXT_FORMS or form not in _DOWNLOAD_TYPES:
         raise HTTPException(404, f"there is no download {quote(form)}; there is {', '.join(_DOWNLOAD_TYPES)}")
     headers = {"Content-Disposition": f'attachment; filename="{view.record.name}.{form}"'}

@@ -404,9 +404,9 @@ _MOVING, _STEP = frozenset({"slots"}), 10
 #: Figures of the intermediate values that trials reported.
 _REPORTED = frozenset({"curves"})
 
-#: Figures that need scikit-learn or scipy, or seconds, in a process of their own: they have their own lock, and others
-#: do not wait. They show only results, so only a new result makes them out of date.
-_SLOW = frozenset({"importance", "correlations", "contours", "ranks"})
+#: Figures that need scikit-learn or scipy, or seconds, in a process of their own. They show only results, so only a new
+#: result makes them out of date.
+SLOW = frozenset({"importance", "correlations", "contours", "ranks"})
 
 
 @dataclass(frozen=True)
@@ -429,24 +429,23 @@ class DrawnFigures:
 
 
 class FigureCache:
-    """Draws figures and caches them. Thread-safe.
-
-    It draws at most one quick and one slow figure at the same time, so that threads remain free for pages.
-    """
+    """Draws figures and caches them. Thread-safe."""
 
     def __init__(self, library: SearchCache, worker: FigureWorker) -> None:
         """Draws the searches of `library`."""
         self._library, self._worker = library, worker
-        self._making, self._making_slow = threading.Lock(), threading.Lock()
         self._drawn: Kept[tuple[int, str, tuple[str, ...]], DrawnFigures] = Kept(_KEPT)
 
-    def drawn(self, view: SearchView, key: str, axes: tuple[str, ...] = ()) -> DrawnFigures:
-        """Returns the figures of a kind. They may be some seconds old while the search changes.
+    def kept(
+        self, view: SearchView, key: str, axes: tuple[str, ...] = (), *, is_busy: bool = False
+    ) -> DrawnFigures | None:
+        """Returns the figures of a kind if they need not be drawn; they may be some seconds old.
 
         Args:
             view: the search.
             key: the kind.
             axes: the two parameters of a figure of pairs; empty: the most important ones.
+            is_busy: others are being drawn, so older ones will do while the search is not over.
 
         Raises:
             InputError: there is no such kind for this search, or it has no such axes.
@@ -455,23 +454,20 @@ class FigureCache:
         if key not in {kind.key for kind in kinds(view.search)}:
             raise InputError(f"there is no figure {key!r} of search {view.record.name!r}")
         check_axes(view.search, axes)
-        source = self._source(view, key)
-        if (known := self._fresh(view, key, axes, source)) is not None:
-            return known
-        with self._making_slow if key in _SLOW else self._making:
-            # Another thread may have drawn it while this one waited for the lock.
-            return self._fresh(view, key, axes, source) or self._made(view, key, axes, source)
-
-    def _fresh(self, view: SearchView, key: str, axes: tuple[str, ...], source: str) -> DrawnFigures | None:
         known = self._drawn.get((view.record.id, key, axes))
-        if known is None:
-            return None
+        if known is None or (is_busy and not view.record.state.is_over):
+            return known
         age = time.monotonic() - known.since
-        return known if known.source == source or age < max(_AGE, _REST * known.seconds) else None
+        is_fresh = known.source == self._source(view, key) or age < max(_AGE, _REST * known.seconds)
+        return known if is_fresh else None
+
+    def drawn(self, view: SearchView, key: str, axes: tuple[str, ...] = ()) -> DrawnFigures:
+        """Returns the figures of a kind, and draws them if needed; arguments and errors as of `kept`."""
+        return self.kept(view, key, axes) or self._made(view, key, axes)
 
     def _source(self, view: SearchView, key: str) -> str:
         more = ""
-        if key in _SLOW:
+        if key in SLOW:
             return f"{view.record.uid}.{view.record.version}.{view.progress.told}"
         if key in _MOVING and not view.record.state.is_over and view.progress.running:
             more = str(int(time.time()) // _STEP)
@@ -479,13 +475,13 @@ class FigureCache:
             more = str(values_reported(self._library.store.engine, view.record.id))
         return f"{view.tag}.{more}"
 
-    def _made(self, view: SearchView, key: str, axes: tuple[str, ...], source: str) -> DrawnFigures:
-        begun = time.monotonic()
+    def _made(self, view: SearchView, key: str, axes: tuple[str, ...]) -> DrawnFigures:
+        begun, source = time.monotonic(), self._source(view, key)
         until = None if view.record.state.is_over else datetime.now(UTC)
         others = partial(self._library.others, view)
         reader = FigureReader(self._library.store, view.record, view.progress, others, _SLOT_TRIALS, until)
         data = replace(reader.data(key), axes=axes)
-        figures = [asdict(one) for one in (self._worker.build if key in _SLOW else build)(key, data)]
+        figures = [asdict(one) for one in (self._worker.build if key in SLOW else build)(key, data)]
         content = json.dumps({"figures": figures}, allow_nan=False, separators=(",", ":")).encode()
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         now = time.monotonic()

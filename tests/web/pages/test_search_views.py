@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -9,10 +10,12 @@ import threading
 import time
 from datetime import UTC, datetime
 
+import httpx
 import pytest
+from anyio import to_thread
 
 from hpo_pilot.errors import InputError, TryAgainError
-from hpo_pilot.report.figure import Figure, FigureData
+from hpo_pilot.report.figure import FigureData
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.results import render_search_report
 from hpo_pilot.steering.workdir import WorkDir
@@ -23,6 +26,7 @@ from hpo_pilot.web.figure_worker import FigureWorker
 from hpo_pilot.web.search_views import FigureCache, Headline, SearchCache, SearchView
 from tests.made import made_end
 from tests.rest_api import add_trials
+from tests.web.pages.conftest import BASE
 
 
 def generation(store, name: str, numbers: list[int], generation: int) -> None:
@@ -152,30 +156,45 @@ def made(monkeypatch) -> list[str]:
     return built
 
 
-def test_no_figure_waits_for_the_slow_one(pages, library, monkeypatch):
-    name = pages.submit("slowly")
+def test_nothing_else_waits_for_slow_figures_and_reports(pages, made, monkeypatch):
+    """They waited in the few threads of all pages and calls; quick figures, and older ones, are answered meanwhile."""
+    name, alice = pages.submit("slowly"), pages.browser("alice")
     pages.results(name)
+    importance, report = f"/searches/{name}/figures/importance", f"/searches/{name}/download/report"
+    assert alice.get(importance).status_code == 200
+    add_trials(pages.store, name, [Trial(4, 1, {"x": 0.5, "kind": "a"}, seed=1)], generation=4)
+    number = pages.store.search(name).id
+    pages.store.record(number, [], [made_end(4, TrialState.FINISHED, 0.1, told=4, ended=time.time())])
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow_build(*_: object) -> list[Figure]:
+    def slow_report(*_: object) -> str:
         begun.set()
         assert go_on.wait(60)
-        return []
+        return "a report"
 
-    monkeypatch.setattr(FigureWorker, "build", slow_build)
-    desk, view = FigureCache(library, FigureWorker()), library.view(name)
-    slow = threading.Thread(target=desk.drawn, args=(view, "importance"))
-    slow.start()
-    assert begun.wait(60)
-    answers: list[bytes] = []
-    others = threading.Thread(target=lambda: answers.append(desk.drawn(view, "convergence").packed), daemon=True)
-    others.start()
-    others.join(60)
-    assert answers
-    assert slow.is_alive()
-    go_on.set()
-    slow.join(60)
-    assert not slow.is_alive()
+    monkeypatch.setattr(FigureWorker, "report", slow_report)
+
+    async def scene() -> list[int]:
+        to_thread.current_default_thread_limiter().total_tokens = 4
+        transport, cookies = httpx.ASGITransport(app=pages.app), dict(alice.cookies)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, cookies=cookies) as browser:
+            slow = [report] * 6 + [f"/searches/{name}/figures/correlations"] * 6
+            sent = [asyncio.create_task(browser.get(path)) for path in slow]
+            async with asyncio.timeout(60):
+                await asyncio.to_thread(begun.wait)
+                quick = ("/help", f"/searches/{name}/figures/convergence", importance)
+                answers = [await browser.get(path) for path in quick]
+                assert made == ["importance", "convergence"]
+                go_on.set()
+                return [answer.status_code for answer in [*answers, *await asyncio.gather(*sent)]]
+
+    try:
+        assert set(asyncio.run(scene())) == {200}
+    finally:
+        go_on.set()
+    assert made == ["importance", "convergence", "correlations"]
+    assert alice.get(importance).status_code == 200
+    assert made[-1] == "importance"
 
 
 def test_the_slow_one_is_made_again_for_new_results_alone(pages, library, made):
