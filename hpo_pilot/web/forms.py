@@ -26,6 +26,7 @@ from hpo_pilot.operations.operation import Operation
 from hpo_pilot.operations.sign_in import browser_sign_in, token_for_code
 from hpo_pilot.report.formatting import count, exact, number, scalar, whole
 from hpo_pilot.search import Dimension
+from hpo_pilot.search.limits import MOST_PARAMETERS
 from hpo_pilot.server.issuers import RETURN_PATH, BrowserClient
 from hpo_pilot.server.tokens import Role, TokenRefused
 from hpo_pilot.store import Annotation
@@ -359,7 +360,7 @@ def show_form(request: Request) -> Response:
 async def change(request: Request) -> Response:
     """Makes the change of a sent form and redirects to the search; on an error, shows the form with the reason."""
     make, do = _action_of(request)
-    async with request.form(max_files=0, max_fields=300) as given:
+    async with request.form(max_files=0, max_fields=MOST_PARAMETERS + 20) as given:
         check_form(context_of(request).sessions, session_of(request), given.get("form"))
         doing = partial(_change, request, make, do, given)
         return await to_thread.run_sync(doing, limiter=context_of(request).action_threads)

@@ -360,8 +360,8 @@ def _log_call(scope: Scope, caller: Caller) -> None:
     log.info("%s %s by %s", scope["method"], path, name, extra={"user": name})
 
 
-#: Maximum size of a form, in bytes.
-FORM_LIMIT = 64_000
+#: Maximum size of a form, in bytes: a point may have 1,000 parameters.
+FORM_LIMIT = 256_000
 
 #: Paths that need no session. Paths below /static/ need none either.
 _OPEN_PATHS = frozenset({"/login", "/login/link", "/login/issuer", "/login/issuer.json", RETURN_PATH, "/favicon.ico"})

@@ -13,6 +13,7 @@ import pytest
 from anyio import to_thread
 
 from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.search.limits import MOST_PARAMETERS
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.steering import changes
 from hpo_pilot.store import SearchState, StoreAwayError, lease
@@ -306,3 +307,14 @@ def test_forms_are_only_for_those_who_may_send_them(pages):
         assert "only alice or an operator may change it" in html.unescape(refused.text)
         assert f'action="/searches/{name}' not in refused.text
         assert pages.browser("oscar", Role.OPERATOR).get(f"/searches/{name}/{action}").status_code == 200
+
+
+def test_a_point_with_the_most_parameters_is_sent(pages):
+    names = [f"parameter_{number:03}_{'x' * 40}" for number in range(MOST_PARAMETERS)]
+    name = pages.submit("wide", space={each: {"type": "real", "low": 0.0, "high": 1.0} for each in names})
+    alice = pages.browser("alice")
+    fields = {"form": form_token(alice.get(f"/searches/{name}/add").text), **{f"p.{each}": "0.5" for each in names}}
+    answer = alice.post(f"/searches/{name}/add", data=fields)
+    assert (answer.status_code, answer.headers.get("location")) == (303, f"/searches/{name}?done=add"), answer.text[
+        :500
+    ]
