@@ -426,7 +426,16 @@ class Store:
     def events(self, search_id: int) -> list[Event]:
         """Returns the log of the search, oldest entry first."""
         query = select(t.events).where(t.events.c.search_id == search_id).order_by(t.events.c.id)
-        return [Event(from_seconds(row.time), row.who, row.what) for row in read_rows(self.engine, query)]
+        return [_event(row) for row in read_rows(self.engine, query)]
+
+    def newest_events(self, search_id: int, most: int) -> tuple[list[Event], int]:
+        """Returns the newest entries of the log of the search, newest first, at most `most`, and how many there are."""
+        e = t.events.c
+        newest = select(t.events).where(e.search_id == search_id).order_by(e.time.desc(), e.id.desc()).limit(most)
+        with reading(self.engine) as connection:
+            total = connection.scalars(select(func.count()).select_from(t.events).where(e.search_id == search_id)).one()
+            rows = connection.execute(newest).all()
+        return [_event(row) for row in rows], total
 
     # --- notes and tags ---
 
@@ -714,6 +723,10 @@ class StoredTrials:
             if len(page) < size:
                 return
             after, left = page[-1].number, None if left is None else left - size
+
+
+def _event(row: Row[Any]) -> Event:
+    return Event(from_seconds(row.time), row.who, row.what)
 
 
 class UnknownSearchError(InputError):

@@ -221,8 +221,9 @@ def searches_topic(rows: str) -> str:
 #: Seconds between updates of the estimates of a running search, which change with the clock.
 _STEP = 5
 
-#: Events shown on a search's page, and searches whose fragments are cached.
-MOST_EVENTS, _KEPT = 12, 2000
+#: Events shown on a search's page, those of early stopping folded into one; events read for that; and searches whose
+#: fragments are cached.
+MOST_EVENTS, _READ_EVENTS, _KEPT = 12, 1000, 2000
 
 
 @dataclass(frozen=True)
@@ -317,7 +318,8 @@ class SearchFragments:
             unsteered = f"{unsteered}: {self._workdir.place().completed(steering_commands(view.record))}"
         seen, best = Headline(store, view, datetime.now(UTC), unsteered), self._library.best(view)
         condition, verdict = seen.verdict
-        groups = folded_events(list(reversed(store.events(number))))
+        events, total = store.newest_events(number, _READ_EVENTS)
+        groups = folded_events(events)[:MOST_EVENTS]
         notes = search_notes(store, view.record, view.progress, self._workdir.root)
         remarks = [self._place.completed(note) for note in notes]
         words = words_of(store, view.record, view.progress, steered=not unsteered)
@@ -337,7 +339,7 @@ class SearchFragments:
                 view, best, best_remarks(view.search, best[0].trial.point, ties) if best else [], self._place.command
             ),
             "f-waiting": templates.waiting(store.requested_points(number)),
-            "f-events": templates.events(groups[:MOST_EVENTS], sum(map(len, groups[MOST_EVENTS:]))),
+            "f-events": templates.events(groups, total - sum(map(len, groups))),
         }
         return FragmentSet(html, view.tag, view.record.state.value)
 

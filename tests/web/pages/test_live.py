@@ -9,13 +9,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 from starlette.requests import Request
 from starlette.responses import Response
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import EMBEDDED, Event
+from hpo_pilot.store import EMBEDDED, Event, tables
+from hpo_pilot.store.database import writing
 from hpo_pilot.web import live as live_module
 from hpo_pilot.web.live import ChangeWatcher, LiveUpdates, SearchFragments, Snapshot, folded_events, searches_topic
 from hpo_pilot.web.rendering import fragments
@@ -98,6 +100,19 @@ def test_events_of_early_stopping_are_folded(pages):
     assert html.count("<details>") == 1
     assert "<summary>3 events of early stopping</summary>" in html
     assert "And 4 earlier events." in html
+
+
+def test_a_page_reads_the_newest_events_and_counts_the_others(pages, desk, monkeypatch):
+    name = pages.submit("eventful")
+    number, made = pages.store.search(name).id, []
+    rows = [{"search_id": number, "time": 2e9, "who": "service", "what": f"event {nr}"} for nr in range(50)]
+    with writing(pages.store.engine) as connection:
+        connection.execute(insert(tables.events), rows)
+    monkeypatch.setattr("hpo_pilot.store.store.Event", lambda *parts: made.append(parts) or Event(*parts))
+    monkeypatch.setattr(live_module, "_READ_EVENTS", 20)
+    html = desk.searches.look(name).content.html["f-events"]
+    assert (html.index("event 49") < html.index("event 38"), "event 37" in html, len(made)) == (True, False, 20)
+    assert "And 39 earlier events." in html  # with the one of the submission
 
 
 def test_a_stream_s_head_ends(pages):
