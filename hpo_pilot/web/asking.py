@@ -26,8 +26,8 @@ _TOGETHER = 0.5
 #: Clients for which one call asks, those that came first.
 _AT_ONCE = 50
 
-#: Searches for which a call is under way at once, in threads beside those of other calls.
-_THREADS = 4
+#: Searches for which a call is under way at once, in threads beside those of other calls. They wait for a socket.
+_THREADS = 32
 
 
 @dataclass(eq=False)
