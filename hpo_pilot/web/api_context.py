@@ -77,8 +77,8 @@ class ProblemAnswer(BaseModel):
     title: str = Field(description="The same in a few words.")
     status: int = Field(description="The HTTP status.")
     code: str = Field(
-        description="input, unauthorized, forbidden, not_found, conflict, too_large, try_again (the same call may "
-        "succeed later) or give_up."
+        description="input, unauthorized, forbidden, not_found, conflict, too_large, quota (the uploads of one day are "
+        "above the user's quota), try_again (the same call may succeed later) or give_up."
     )
     message: str = Field(description="What is wrong, and what to do.")
     problems: list[ProblemDocument] = Field(description="The mistakes of a search file, each with its place.")
@@ -428,11 +428,13 @@ def answers(example: Any = None, *more: int, content: Any = None) -> dict[int | 
         409: "The search has changed meanwhile: look at it, then repeat the call.",
         413: "The body is too large.",
         422: "The input is wrong; the message says where and why.",
+        426: "The client speaks another version of this API: upgrade the older one.",
         503: "The same call may succeed later.",
     }
     wrong = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemAnswer"}}}
     found: dict[int | str, dict[str, Any]] = {
-        status: {"description": reasons[status], "content": wrong} for status in sorted({401, 403, 422, 503, *more})
+        status: {"description": reasons[status], "content": wrong}
+        for status in sorted({401, 403, 422, 426, 503, *more})
     }
     if example is not None or content is not None:
         found[200] = {"content": content or {"application/json": {"example": example}}}
