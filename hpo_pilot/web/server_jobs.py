@@ -41,10 +41,7 @@ class ServerJob(_Value):
         panda_id: PandaID of the attempt; every attempt has its own.
         task_id: id of the task (jeditaskid).
         task: the task's name.
-        user: owner of the task.
         search: the search's name; None: no search of hpo-pilot submitted the task.
-        uid: the search's identity in its store; None as for `search`.
-        generation: generation within the search; None as for `search`.
         members: (trial, fold) of each point that the job runs, in order; empty where `search` is None.
         number: number of the job within the task, from 1.
         attempt: attempt number, from 1.
@@ -54,7 +51,6 @@ class ServerJob(_Value):
         node: machine that runs it; empty: no pilot has reported it.
         pilot: `ServerPilot.key` of the pilot that has or had it; empty: no pilot, or a pilot without a name.
         created: time when it began to wait.
-        changed: time of the last change of its state.
         heard: time of the last report, from its pilot or from the user or server that ended it; None: no pilot has it.
         nodes: number of nodes that it runs on at once.
         gpus: GPUs on each node.
@@ -70,10 +66,7 @@ class ServerJob(_Value):
     panda_id: int
     task_id: int
     task: str
-    user: str
     search: str | None
-    uid: str | None
-    generation: int | None
     members: tuple[tuple[int, int], ...]
     number: int
     attempt: int
@@ -84,7 +77,6 @@ class ServerJob(_Value):
     node: _Text
     pilot: _Text
     created: datetime
-    changed: datetime
     started: datetime | None
     ended: datetime | None
     heard: datetime | None

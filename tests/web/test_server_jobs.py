@@ -75,8 +75,8 @@ def test_jobs_of_a_search(site: Site, server_jobs: ServerJobs, task: TaskSpec) -
 
     job = page.jobs[-1]
     assert (job.panda_id, job.task_id, job.task) == (given["PandaID"], task_id, "user.me.demo.cafecafe.g1/")
-    assert (job.search, job.uid, job.generation, job.members) == ("demo", "cafecafe", 1, ((1, 0),))
-    assert (job.user, job.queue, job.node, job.pilot, job.sub_state) == ("me", "ONE", "node7", "h/7", "fun")
+    assert (job.search, job.members) == ("demo", ((1, 0),))
+    assert (job.queue, job.node, job.pilot, job.sub_state) == ("ONE", "node7", "h/7", "fun")
     assert (job.attempt, job.attempts, job.nodes, job.gpus, job.cores) == (1, 3, 1, 2, 1)
     assert (job.progress[-1], job.memory_mb, job.seconds) == ((3, 0.25), 2000, 600.0)
     assert job.started and job.heard and not job.ended and not job.error and not job.has_log

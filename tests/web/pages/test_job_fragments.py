@@ -21,9 +21,9 @@ _AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 def job(number: int, state: JobState = JobState.RUNNING) -> ServerJob:
     return ServerJob(
-        **{"panda_id": number, "task_id": 1, "task": HOSTILE, "user": "me", "search": "demo", "uid": "u"},
-        **{"generation": 1, "members": ((4, 0),), "number": 1, "attempt": 1, "attempts": 3, "state": state},
-        **{"sub_state": "", "queue": "Q", "node": HOSTILE, "pilot": "p", "created": _AT, "changed": _AT},
+        **{"panda_id": number, "task_id": 1, "task": HOSTILE, "search": "demo"},
+        **{"members": ((4, 0),), "number": 1, "attempt": 1, "attempts": 3, "state": state},
+        **{"sub_state": "", "queue": "Q", "node": HOSTILE, "pilot": "p", "created": _AT},
         **{"started": _AT, "ended": None if state is JobState.RUNNING else _AT, "heard": _AT, "nodes": 1, "gpus": 0},
         **{
             "job_metrics": "hpoStep=2 hpoValue=0.5",
