@@ -560,6 +560,8 @@ def job_log(request: Request) -> Response:
         log = context_of(request).server_jobs.log(number, LOG_MOST)
     except NoJobError:
         raise HTTPException(404, f"the embedded PanDA server has no job {number}, or has deleted it") from None
+    except TryAgainError as error:
+        raise HTTPException(503, away_text(error)) from None
     return download(log.text, "text/plain; charset=utf-8", f"job{number}.log")
 
 

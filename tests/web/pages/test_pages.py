@@ -289,7 +289,9 @@ def test_jobs_and_pilots_without_a_server(pages):
         text = check(browser.get(path))
         assert "No embedded PanDA server runs here" in text
         assert str(pages.root) not in text
-    assert browser.get("/jobs/7").status_code == 503
+    for path in ("/jobs/7", "/jobs/7/log"):
+        answer = browser.get(path)
+        assert (answer.status_code, str(pages.root) in answer.text) == (503, False)
     check(browser.get("/help"))
 
 
