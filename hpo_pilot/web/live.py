@@ -187,10 +187,11 @@ class ChangeWatcher(Generic[_Content]):
             return
 
     async def _now(self, topic: str) -> Snapshot[_Content]:
+        if (fresh := self._fresh(topic)) is not None:
+            return fresh
         async with self._looking.setdefault(topic, asyncio.Lock()):
-            known = self._latest.get(topic)
-            if known is not None and time.monotonic() - known[0] < known[1]:
-                return known[2]
+            if (fresh := self._fresh(topic)) is not None:  # another task has looked while this one waited
+                return fresh
             begun = time.monotonic()
             try:
                 news = await run_in_threadpool(self._look, topic)
@@ -203,6 +204,10 @@ class ChangeWatcher(Generic[_Content]):
             # A waiter asks again after `seconds`. The snapshot expires slightly earlier, so that it gets a new one.
             self._latest[topic] = (now, max(0.9 * self._seconds, (_PARTS - 1) * (now - begun)), news)
             return news
+
+    def _fresh(self, topic: str) -> Snapshot[_Content] | None:
+        known = self._latest.get(topic)
+        return known[2] if known is not None and time.monotonic() - known[0] < known[1] else None
 
 
 #: Prefix of the topics of pages of searches; no search name contains a slash.

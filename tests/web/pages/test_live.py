@@ -202,6 +202,10 @@ def test_many_who_watch_cost_one_look():
     async def watch() -> None:
         room = ChangeWatcher(look)
         await asyncio.gather(*(room.next("x", "same", 0.3) for _ in range(50)))
+        for _ in range(2):
+            await room.next("y", None, 0.3)
+        assert not room._looking
 
     play(watch)
-    assert len(looks) <= 2
+    assert looks.count("x") <= 2
+    assert looks.count("y") == 1
