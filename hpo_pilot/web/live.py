@@ -238,8 +238,8 @@ class FragmentSet:
     Attributes:
         html: HTML by the id of the element that contains it.
         figures: changes when the figures must be drawn again; empty: the page has no figures.
-        state: the state of the search; the number of searches; or, for jobs and pilots, words for the parts to show.
-            When it changes, the browser updates the other parts of the page.
+        state: the state of the search, and whether it has failures; the number of searches; or, for jobs and pilots,
+            words for the parts to show. When it changes, the browser updates the other parts of the page.
     """
 
     html: dict[str, Markup]
@@ -346,7 +346,9 @@ class SearchFragments:
             "f-waiting": templates.waiting(store.requested_points(number)),
             "f-events": templates.events(groups, total - sum(map(len, groups))),
         }
-        return FragmentSet(html, view.tag, view.record.state.value)
+        # With the first failure there is an action to retry.
+        state = f"{view.record.state.value}{' failures' * (view.progress.failed > 0)}"
+        return FragmentSet(html, view.tag, state)
 
     def _cached(
         self,

@@ -212,9 +212,11 @@ def search_page(request: Request) -> Response:
         if any(head.family == name for head in parts.library.heads()):
             return RedirectResponse(f"/?family={quote(name, safe='')}", 303)
         raise
+    content = parts.live.searches.of_search(view)
     values = {
         "view": view,
-        "html": parts.live.searches.of_search(view).html,
+        "html": content.html,
+        "state": content.state,
         "kinds": kinds(view.search),
         "may_change": may_change(request, view),
         "definition": as_yaml(view.search.shown()),

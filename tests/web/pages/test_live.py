@@ -64,6 +64,7 @@ def test_changes_arrive_alone(pages, desk):
         pages.results(name)
         second = await event(stream)
         assert "running" in second["html"]["f-state"]
+        assert second["state"] == "running failures"  # the page asks for its actions again, with the one to retry
         assert "trial 2" in second["html"]["f-best"]
         assert second["figures"] != first["figures"]
         assert "f-cost" not in second["html"] or second["html"]["f-cost"] != first["html"]["f-cost"]
