@@ -454,6 +454,17 @@ def test_a_running_search_changes_while_one_looks(sign_in):
         watched.check()
 
 
+def test_selected_text_stays_until_it_is_selected_no_longer(sign_in):
+    with sign_in() as watched:
+        watched.open("/searches/live")
+        page = watched.page
+        page.evaluate("getSelection().selectAllChildren(document.getElementById('f-progress'))")
+        is_late = "document.getElementById('f-progress').dataset.late !== undefined"
+        until(lambda: page.evaluate(is_late), "the selected part changes")
+        page.evaluate("getSelection().removeAllRanges()")  # moves no focus
+        assert not page.evaluate(f"new Promise((next) => setTimeout(() => next({is_late}), 50))")
+
+
 def test_actions(sign_in, site):
     with sign_in() as watched:
         page = watched.page

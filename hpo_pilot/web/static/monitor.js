@@ -251,7 +251,8 @@
   const apply = (html) => {
     for (const [id, text] of Object.entries(html)) {
       const place = document.getElementById(id);
-      if (!place || place.dataset.said === text) continue;
+      if (!place) continue;
+      if (place.dataset.said === text) { delete place.dataset.late; continue; }
       // What somebody reads with the keyboard, or has selected, stays until they have left it.
       const selection = getSelection();
       const held = place.contains(document.activeElement)
@@ -265,10 +266,12 @@
       showCopies(place);
     }
   };
-  document.addEventListener("focusout", () => setTimeout(() => {
+  const applyLate = () => setTimeout(() => {
     const late = [...document.querySelectorAll("[data-late]")];
     apply(Object.fromEntries(late.map((place) => [place.id, place.dataset.late])));
-  }, 0));
+  }, 0);
+  document.addEventListener("focusout", applyLate);
+  document.addEventListener("selectionchange", applyLate);  // a click beside the selection may move no focus
 
   const refreshActions = async () => {
     const place = document.getElementById("actions");
