@@ -173,16 +173,17 @@ class Distribution:
             rng: the random stream of this update.
         """
         strategy, genotype = self._strategy, self._genotype
-        before = strategy.centroid.copy()
-        vectors, has = self._vectors(units[:, genotype.ordered], active[:, genotype.ordered], rng)
         order = np.argsort(np.asarray(values), kind="stable")
         best = order[: self.parents]
-        with np.errstate(all="ignore"):
-            strategy.update([Individual(vectors[i].tolist(), (), rank) for rank, i in enumerate(order.tolist())])
-            moved = np.where(has[best], 0.0, vectors[best] - before)
-            strategy.centroid = strategy.centroid - strategy.weights @ moved
-        # Results of an older, wider generation may make the step larger than the space.
-        strategy.sigma = min(float(strategy.sigma), 1.0)
+        if genotype.ordered:  # DEAP needs a coordinate in any space; one without a meaning would collapse
+            before = strategy.centroid.copy()
+            vectors, has = self._vectors(units[:, genotype.ordered], active[:, genotype.ordered], rng)
+            with np.errstate(all="ignore"):
+                strategy.update([Individual(vectors[i].tolist(), (), rank) for rank, i in enumerate(order.tolist())])
+                moved = np.where(has[best], 0.0, vectors[best] - before)
+                strategy.centroid = strategy.centroid - strategy.weights @ moved
+            # Results of an older, wider generation may make the step larger than the space.
+            strategy.sigma = min(float(strategy.sigma), 1.0)
         for place, (index, size) in enumerate(zip(genotype.categorical, genotype.choices, strict=True)):
             weights = strategy.weights * active[best, index]
             chosen = np.minimum(size - 1, (units[best, index] * size).astype(int))
@@ -195,11 +196,8 @@ class Distribution:
     def _vectors(self, units: Array, active: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """Returns the points' coordinates, and which of them the points have; both of shape (n, n_coordinates)."""
         strategy = self._strategy
-        count, size = len(units), len(strategy.centroid)
-        if not self._genotype.ordered:  # DEAP needs at least one coordinate, here without a meaning
-            return np.tile(strategy.centroid, (count, 1)), np.zeros((count, size), dtype=bool)
         has = active.astype(bool)
-        drawn = strategy.centroid + strategy.sigma * (rng.standard_normal((count, size)) @ strategy.BD.T)
+        drawn = strategy.centroid + strategy.sigma * (rng.standard_normal(units.shape) @ strategy.BD.T)
         return np.where(has, units, drawn), has
 
     def sample(self, normal: Array, numbers: Array) -> list[float]:

@@ -158,7 +158,7 @@ def fresh(population: int = 8) -> tuple[SearchSpace, Distribution]:
 def update(space: SearchSpace, distribution: Distribution, points: list[dict[str, Any]], seed: int) -> None:
     units = np.array([space.encode(point) for point in points])
     active = np.array([[name in point for name in space.names] for point in points])
-    distribution.update(units, active, [float(i) for i in range(len(points))], np.random.default_rng(seed))
+    distribution.update(units, active, [float(seed + i) for i in range(len(points))], np.random.default_rng(seed))
 
 
 def test_an_inactive_dimension_does_not_drift() -> None:
@@ -184,11 +184,13 @@ def test_shares_follow_the_better_half_and_keep_a_margin() -> None:
     assert distribution.shares[0].sum() == pytest.approx(1.0)
 
 
-def test_nothing_to_learn() -> None:
+def test_shares_are_kept_where_no_dimension_is_ordered() -> None:
     space = SearchSpace.from_dict({"c": EVERY_KIND["c"], "only": EVERY_KIND["only"]})
     distribution = Distribution(Genotype(space), np.array([0.5]), 0.25, 4)
-    update(space, distribution, [{"c": "a", "only": "one"}] * 4, 0)
+    for seed in range(1000):
+        update(space, distribution, [{"c": choice, "only": "one"} for choice in "abcd"], seed)
     assert not distribution.is_spent()
+    assert int(np.argmax(distribution.shares[0])) == 0
     assert space.decode(distribution.sample(np.zeros(1), np.array([0.1, 0.1]))) == {"c": "a", "only": "one"}
 
 
