@@ -281,7 +281,7 @@ class Surrogate:
             order = members[np.argsort(-np.array(crowding(reached[members])), kind="stable")[:_FRONT_LEADERS]]
         leaders = rows[order] if len(rows) else rows
         if len(rows) and not feasible:
-            leaders = np.argsort(violations, kind="stable")[:_VALUE_LEADERS]
+            leaders = np.lexsort((violations, stopped))[:_VALUE_LEADERS]  # figures of stopped trials are not known
             reached = reached.max(axis=0, keepdims=True)
         if len(believed) and len(posteriors) > 1:  # a single value is improved on what was found and chosen
             reached = np.concatenate([reached, _means(posteriors, believed)[_log_holds(limits, believed) > _LIKELY]])

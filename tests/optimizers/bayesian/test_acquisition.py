@@ -165,3 +165,7 @@ def test_no_guess_of_a_stopped_trial_leads() -> None:
     assert leaders[0] not in others
     assert len(others)
     assert set(Surrogate.of_data(posteriors, (), within == 0, within, 12, none, none).leaders) == set(leaders)
+    stopped = np.arange(12) % 2 == 0
+    beyond = np.where(stopped, 1e-300, 1.0 + np.arange(12))  # stopped trials have no measured figures
+    nearest = Surrogate.of_data(posteriors, (), stopped, beyond, 12, none, none).leaders
+    assert nearest[:6].tolist() == [1, 3, 5, 7, 9, 11]
