@@ -500,7 +500,7 @@ def _spans(axis: Axis) -> list[tuple[float, float]]:
     if high <= low:
         return [(axis.unscaled(low - 0.5), axis.unscaled(high + 0.5))]
     edges = [axis.unscaled(low + (high - low) * i / SPANS) for i in range(SPANS + 1)]
-    edges[-1] = max(distinct[-1], edges[-1]) * (1 + 1e-12) + 1e-300  # the last interval includes its end
+    edges[-1] = math.nextafter(max(distinct[-1], edges[-1]), math.inf)  # the last interval includes its end
     edges[0] = min(distinct[0], edges[0])
     return list(itertools.pairwise(edges))
 

@@ -70,6 +70,18 @@ def test_shares_and_their_whiskers_by_hand() -> None:
     assert f"{lost} of {lost} failed\nkind b" in dots["text"]
 
 
+@pytest.mark.parametrize(
+    "space", [{"type": "integer", "low": -10, "high": -1}, {"type": "real", "low": -2, "high": -1}]
+)
+def test_the_largest_value_counts_also_below_zero(space: dict[str, Any]) -> None:
+    search = make_search(space={"offset": space}, constraints=[])
+    points = [{"offset": -(1 + n % 10 * (1 if space["type"] == "integer" else 0.1))} for n in range(100)]
+    trials = [make_trial(n, None if n % 3 else 0.5, point=point) for n, point in enumerate(points, 1)]
+    (share,) = draw("failures", search, trials)
+    texts = share.spec["data"][0]["text"]
+    assert sum(int(text.split(" of ")[1].split()[0]) for text in texts) == 100
+
+
 def test_where_a_parameter_is_not_active_it_counts_for_nothing(search: Search, trials: list[Trial]) -> None:
     """Momentum is active for one of the two solvers, whose trials are all on one side here."""
     kept, lost = ([trial for trial in trials if trial.point["solver"] == solver] for solver in ("adam", "sgd"))
