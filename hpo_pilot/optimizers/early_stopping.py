@@ -88,6 +88,9 @@ _EVERY_STEP = 20
 _GROWTH = 1.1
 _LARGEST_STEP = 2**53
 
+#: A trial is projected by this number of the newest trials with ended folds, so that no projection takes longer.
+COMPARED = 1_000
+
 
 class Report(NamedTuple):
     """An intermediate value of a fold; lower is better, and infinity means that the value is not a number."""
@@ -191,6 +194,7 @@ class Curves:
         self._count = folds
         self._folds: dict[int, dict[int, _Fold]] = defaultdict(dict)
         self._finals: dict[int, dict[int, float]] = defaultdict(dict)
+        self._ended: list[int] = []  # the trials with ended folds by number, which is the same after a restart
         self._lengths: list[int] = []
         self.values: dict[int, StepValues] = defaultdict(lambda: StepValues(folds))
         self.bests: dict[int, StepValues] = defaultdict(lambda: StepValues(folds))
@@ -220,6 +224,8 @@ class Curves:
 
     def end(self, trial: int, fold: int, final: float) -> None:
         """Takes the figure of merit of a fold that ran to its end, after all its intermediate values."""
+        if trial not in self._finals:
+            insort(self._ended, trial)
         if fold not in self._finals[trial]:
             self._finals[trial][fold] = final
             seen = self._folds.get(trial, {}).get(fold)
@@ -261,7 +267,8 @@ class Curves:
 
         A complete fold counts with its value. An incomplete fold is projected from its last value, by comparison with
         the same fold of other trials where it is complete. Folds that have not started are assumed to differ from these
-        as in the complete trials. None where nothing is known of the trial, or it diverged.
+        as in the complete trials. Only the newest 1,000 trials with ended folds are compared. None where nothing is
+        known of the trial, or it diverged.
         """
         found = dict(self._finals.get(trial, {}))
         for number, fold in self._folds.get(trial, {}).items():
@@ -271,15 +278,18 @@ class Curves:
                 found[number] = projected(fold.value, self._others(number, CHECKPOINTS[fold.next - 1]))
         if not found:
             return None
-        complete = [finals for finals in self._finals.values() if len(finals) == self._count > len(found)]
+        complete = [finals for _, finals in self._recent() if len(finals) == self._count > len(found)]
         rest = [mean(list(finals.values())) - mean([finals[fold] for fold in found]) for finals in complete]
         value = mean(list(found.values())) + (statistics.median(rest) if rest else 0.0)
         return max(-sys.float_info.max, min(value, sys.float_info.max))
 
+    def _recent(self) -> list[tuple[int, dict[int, float]]]:
+        return [(trial, self._finals[trial]) for trial in self._ended[-COMPARED:]]
+
     def _others(self, fold: int, step: int) -> list[tuple[float, float]]:
-        """Returns (value at a checkpoint, final value) of one fold, for all trials where the fold is complete."""
+        """Returns (value at a checkpoint, final value) of one fold, for the newest trials where it is complete."""
         here = self.values[step]
-        pairs = [(here.get(trial, fold), finals[fold]) for trial, finals in self._finals.items() if fold in finals]
+        pairs = [(here.get(trial, fold), finals[fold]) for trial, finals in self._recent() if fold in finals]
         return [(value, final) for value, final in pairs if value is not None]
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hpo_pilot.jobs import Attempt, JobReport, TaskRef
-from hpo_pilot.optimizers.early_stopping import Report, Stop, create_rule
+from hpo_pilot.optimizers.early_stopping import COMPARED, Report, Stop, create_rule
 from hpo_pilot.panda.workflow_manager import WorkflowManager
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.steering.ledger import Changes, OpenTrial
@@ -54,7 +54,8 @@ class TrialStopper:
         self._look = 0
         self._seen: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._killed: dict[int, float] = {}
-        self._finished: list[tuple[float, ...]] = []  # figures of merit, of several objectives
+        # Figures of merit of the last results, of several objectives.
+        self._finished: deque[tuple[float, ...]] = deque(maxlen=COMPARED)
         # Trials that have stopped. Some servers retry their killed jobs.
         self._over = set(store.stopped_early(record.id))
         if self._rule is not None:
@@ -164,8 +165,8 @@ class TrialStopper:
     def _projected(self, number: int) -> tuple[float, ...] | None:
         """Returns the estimated final result of a stopped trial.
 
-        The deciding objective is projected from the learning curve. The others get the median of the finished trials.
-        None if there is no estimate.
+        The deciding objective is projected from the learning curve. The others get the median of the last 1,000
+        finished trials. None if there is no estimate.
         """
         assert self._rule is not None
         value = self._rule.curves.projected(number)

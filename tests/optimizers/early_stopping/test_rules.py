@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -346,6 +347,21 @@ def test_a_trial_is_projected_from_its_own_folds() -> None:
     curves.see(Report(4, 2, 3, 0.7))
     assert curves.projected(4) == pytest.approx((0.085 + 0.085 + 0.142) / 3)
     assert curves.projected(1) == pytest.approx(0.131)  # whole
+
+
+def test_a_trial_is_projected_from_the_newest_others_in_whatever_order_they_ended() -> None:
+    def seen(trials: Iterable[int]) -> float | None:
+        curves = Curves(2)
+        for trial in trials:
+            curves.see(Report(trial, 0, 3, trial % 7))
+            for fold in range(2):
+                curves.end(trial, fold, trial % 11 + fold + (100 if trial <= 500 else 0))
+        curves.see(Report(9999, 0, 3, 2.5))
+        return curves.projected(9999)
+
+    newest = seen(range(501, 1501))
+    assert newest is not None and newest < 12
+    assert seen(range(1, 1501)) == seen([*range(1500, 700, -1), *range(1, 701)]) == newest
 
 
 def test_nothing_is_projected_of_a_trial_that_diverged() -> None:
