@@ -708,7 +708,8 @@ class Proposer:
                 for trial, chain in itertools.chain(stored.with_chains() if stored else (), of_levels):
                     self._levels.tell(chain, trial.level or 0, told_result(self._search, trial))
                 self.__dict__.pop("_optimizer", None)
-                self._optimizer.tell(self._levels.results())
+                results = self._levels.results()
+                self._optimizer.tell_stored(results, lambda places: [results[place] for place in places])
             else:
                 if stored is not None:
                     self._optimizer.tell_stored(stored.brief(), stored.whole)
