@@ -142,8 +142,7 @@ def slots_figures(data: FigureData) -> list[Figure]:
         f"only the last attempt of {count(repeated, 'repeated job')} is shown" if repeated else "",
     )
     figures = [_count_curve(search, jobs, notes)]
-    rows = rows_of(jobs)
-    if len(jobs) <= JOB_LIMIT and len(rows) <= ROW_LIMIT:
+    if len(jobs) <= JOB_LIMIT and len(rows := rows_of(jobs)) <= ROW_LIMIT:
         figures.append(_chart(search, jobs, rows, notes))
     return figures
 
