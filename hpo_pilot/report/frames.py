@@ -11,6 +11,7 @@ from hpo_pilot.report.exports import trial_columns
 from hpo_pilot.report.trial_documents import IntermediateDocument, TrialDocument
 from hpo_pilot.search import Search, TrialState
 from hpo_pilot.search.parameters import Dimension
+from hpo_pilot.search.values import is_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +112,7 @@ def _at(figure: float | list[float] | None, index: int) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if is_number(value) else None
 
 
 def _moments(texts: Sequence[str | None]) -> Any:

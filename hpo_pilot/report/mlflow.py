@@ -26,6 +26,7 @@ from hpo_pilot.report.documents import OVER_TRIALS
 from hpo_pilot.report.exports import panda_ids, trial_costs
 from hpo_pilot.report.formatting import count, listed
 from hpo_pilot.report.trial_documents import mean_curve, time_of
+from hpo_pilot.search.values import is_number
 
 # MLflow sends usage data to its developers unless this variable is set when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -293,11 +294,8 @@ def _payload_metrics(trial: TrialDocument) -> dict[str, list[tuple[int, float]]]
     found: dict[str, list[tuple[int, float]]] = {}
     for fold in trial["folds"]:
         for name, value in fold["metrics"].items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                try:
-                    found.setdefault(name, []).append((fold["fold"], float(value)))
-                except OverflowError:  # an integer larger than any float
-                    continue
+            if is_number(value):
+                found.setdefault(name, []).append((fold["fold"], float(value)))
     return found
 
 
