@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpo_pilot.report.axes import Axis, label, merit_axis, parameter_axis, round_ticks, rounded
+from hpo_pilot.report.axes import FARTHEST, Axis, label, merit_axis, parameter_axis, round_ticks, rounded
 from hpo_pilot.report.figure import (
     BLUE,
     FAILURE_LIMIT,
@@ -140,12 +140,18 @@ class _ParallelAxis:
         missing = [place for place, _ in lanes]
         ticks = sorted([*self.ticks, *lanes])
         values = [self.values[t.number] if t.number in self.values else missing[0] for t in trials]
+        low, high = min([*self.ends, *missing]), max([*self.ends, *missing])
+        digits = _digits(low, high, 6)  # more than a line shows; the same for all, so that no value is outside
+
+        def short(places: Iterable[float]) -> list[float]:
+            return [float(f"{max(-FARTHEST, min(FARTHEST, place)):.{digits}g}") for place in places]
+
         return {
             "label": label(self.title, 24),
-            "range": [_short(min([*self.ends, *missing])), _short(max([*self.ends, *missing]))],
-            "tickvals": [_short(value) for value, _ in ticks],
+            "range": short([low, high]),
+            "tickvals": short(value for value, _ in ticks),
             "ticktext": [text for _, text in ticks],
-            "values": [_short(value) for value in values],
+            "values": short(values),
         }
 
 
@@ -239,7 +245,8 @@ def _ticks(axis: Axis, low: float, high: float) -> list[tuple[float, str]]:
         found = zip(map(math.log10, axis.layout["tickvals"]), axis.layout["ticktext"], strict=True)
         return [(value, text) for value, text in found if low <= value <= high]
     values = axis.layout.get("tickvals") or round_ticks(low, high)
-    return [(value, number(value)) for value in values if low <= value <= high]
+    digits = _digits(low, high, 4)
+    return [(value, number(value, digits)) for value in values if low <= value <= high]
 
 
 def _colour(trial: Trial, best_first: dict[int, int]) -> float:
@@ -265,9 +272,12 @@ def _best_text(search: Search, finished: Sequence[Trial]) -> str:
     return f"; the best, trial {best.number}, has {search.objective.metric} {number(best.value)} at {at}"
 
 
-def _short(value: float) -> float:
-    """Rounds to six digits, more than a line shows; the same for ends and values, so that no value is outside."""
-    return float(f"{rounded(float(value)):.6g}")
+def _digits(low: float, high: float, digits: int) -> int:
+    """Returns the number of significant digits with which the difference of two numbers has `digits` of them."""
+    if not high > low:
+        return digits
+    shared = math.log10(max(abs(low), abs(high))) - math.log10(high - low)
+    return min(17, digits + math.ceil(max(0.0, shared)))
 
 
 # Contours.

@@ -87,3 +87,13 @@ def test_stopped_and_running_trials_are_no_lines(search: Search) -> None:
         make_trial(3, 0.2, state=TrialState.RUNNING),
     ]
     assert [number for number, _ in draw("parallel", search, trials)[0].spec["data"][0]["customdata"]] == [1]
+
+
+def test_a_narrow_axis_far_from_zero_keeps_its_differences() -> None:
+    search = make_search(space={"seed": {"type": "integer", "low": 10**6, "high": 10**6 + 3}}, constraints=[])
+    values = [-1234567.1 - n / 10 for n in range(4)]
+    found = axes(search, [make_trial(n + 1, value, point={"seed": 10**6 + n}) for n, value in enumerate(values)])
+    assert (found["seed"]["range"], found["seed"]["ticktext"][-1]) == ([10**6, 10**6 + 3], "1000003")
+    for axis in found.values():
+        assert len(set(axis["values"])) == 4
+        assert len(set(axis["tickvals"])) == len(set(axis["ticktext"])) == len(axis["tickvals"]) > 1
