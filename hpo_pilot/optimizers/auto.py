@@ -10,11 +10,8 @@ from typing import Any
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers.base import Observation, Optimizer, Recommendation, Told
 from hpo_pilot.optimizers.bayesian import BayesianOptimizer, ModelSettings
-from hpo_pilot.optimizers.phase import ALONE, MANY_DIMENSIONS, ON_STEPS
+from hpo_pilot.optimizers.phase import ALONE, MANY_DIMENSIONS, ON_STEPS, STEPS_NEED
 from hpo_pilot.search import Point, SearchSpace
-
-#: The least number of points with a value, before values are compared.
-_LEAST_POINTS = 8
 
 
 class AutoOptimizer(Optimizer):
@@ -93,7 +90,7 @@ class AutoOptimizer(Optimizer):
     def _on_steps(self) -> bool:
         """Returns whether a quarter of the points share values with others; the worst may be a penalty or a bound."""
         values = {o.key: o.value for o in self.history if o.value is not None and not o.stopped}
-        if self.objectives > 1 or len(values) < _LEAST_POINTS:
+        if self.objectives > 1 or len(values) < STEPS_NEED:
             return False
         counts = Counter(values.values())
         del counts[max(counts)]

@@ -24,6 +24,9 @@ MANY_DIMENSIONS = 50
 #: Other problems have no equal values.
 ON_STEPS = 4
 
+#: The least number of points with a value, before values are compared.
+STEPS_NEED = 8
+
 
 def auto_rules(dimensions: int, objectives: int) -> str:
     """Describes for a report what `auto` does in a space with `dimensions` dimensions."""
@@ -146,7 +149,8 @@ def _evolutionary(settings: Mapping[str, Any], knowledge: Knowledge, trials: int
 def _auto(knowledge: Knowledge, dimensions: int, trials: int | None, objectives: int) -> str:
     model = _bayesian({}, knowledge, dimensions, trials)
     if dimensions <= MANY_DIMENSIONS and knowledge.told < ALONE:
-        return model
+        steps = objectives == 1 and knowledge.good >= STEPS_NEED
+        return f"{model}; every fourth point by cma while values are ties" if steps else model
     evolution = "cma" if objectives == 1 else "evolutionary"
     return f"taking turns: every other point is an evolution's ({evolution}); the model is {model}"
 

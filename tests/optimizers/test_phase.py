@@ -37,6 +37,10 @@ def test_evolutionary_says_its_own_population():
 
 
 def test_auto_takes_turns_from_a_thousand_results_on():
-    assert said("auto", 12) == "exploring: 12 of 16 start points"
+    assert said("auto", 7) == "exploring: 7 of 16 start points"
+    ties = "; every fourth point by cma while values are ties"
+    assert said("auto", 12) == f"exploring: 12 of 16 start points{ties}"
+    assert said("auto", 16).endswith(f"expects improvement{ties}")
+    assert said("auto", 12, objectives=2) == "exploring: 12 of 16 start points"
     assert said("auto", 1000, trials=2000).startswith("taking turns: every other point is an evolution's (cma)")
     assert "evolutionary" in said("auto", 1000, trials=2000, objectives=2)
