@@ -6,6 +6,7 @@ Each operation changes the store only. The steering process sees the change with
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any, Unpack
 from pydantic import ValidationError
 
 from hpo_pilot.errors import InputError, TryAgainError
+from hpo_pilot.report.formatting import count
 from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.fidelity import Levels
 from hpo_pilot.search.limits import MOST_FIDELITY, MOST_HOURS, MOST_MACHINE_HOURS, MOST_PARALLEL, MOST_TRIALS
 from hpo_pilot.search.mistakes import Mistake, mistakes_of
+from hpo_pilot.search.promotion import trained
 from hpo_pilot.search.search import width_mistakes
 from hpo_pilot.search.trials import seconds_allowed
 from hpo_pilot.steering.budget import extend_command
@@ -215,6 +218,7 @@ def retry(
     ) -> tuple[Search, list[NewPointRequest], str]:
         _check_room(store, now)
         again = _failed(now, known, waiting) if trials is None else _named(now, known, waiting, trials)
+        _check_levels(store, now, known, again)
         search, growth = _grown(now, sum(trial.continues is None for trial in again))
         which = ", ".join(str(trial.number) for trial in again[:_NAMED])
         which += f" and {len(again) - _NAMED} others" if len(again) > _NAMED else ""
@@ -407,11 +411,32 @@ def _check_room(store: Store, record: SearchRecord) -> None:
             f"search {name!r} has spent its GPU-hours or core-hours: "
             f"{extend_command(name, budget, 'gpu_hours', 'core_hours')} first"
         )
-    if (levels := record.search.levels) is not None and budget.fidelity is not None:
-        trained = sum(level.trained for level in level_counts(store.engine, record.id, levels))
-        if budget.fidelity - trained < levels.low:
-            what = f"of the {budget.fidelity:g} {record.search.level_name} of its budget too few are left"
-            raise InputError(f"search {name!r}: {what}: {extend_command(name, budget, 'fidelity')} first")
+    if (levels := record.search.levels) is not None and _levels_left(store, record) < levels.low:
+        what = f"of the {budget.fidelity:g} {record.search.level_name} of its budget too few are left"
+        raise InputError(f"search {name!r}: {what}: {extend_command(name, budget, 'fidelity')} first")
+
+
+def _levels_left(store: Store, record: SearchRecord) -> float:
+    levels, fidelity = record.search.levels, record.search.budget.fidelity
+    if levels is None or fidelity is None:
+        return math.inf
+    return fidelity - sum(level.trained for level in level_counts(store.engine, record.id, levels))
+
+
+def _check_levels(store: Store, record: SearchRecord, known: KnownTrials, again: list[Trial]) -> None:
+    """Checks that `budget.fidelity` allows to train these trials again.
+
+    Raises:
+        InputError: it does not.
+    """
+    before = {trial.number: trial for trial in known.numbered([trial.continues or 0 for trial in again])}
+    needed = sum(trained(before, trial) for trial in again)
+    if needed > (left := _levels_left(store, record)) * (1 + 1e-9):
+        name, what = record.name, record.search.level_name
+        raise InputError(
+            f"search {name!r}: to train {count(len(again), 'trial')} again takes {needed:g} {what}, and its budget has "
+            f"{left:g} left: {extend_command(name, record.search.budget, 'fidelity')} first, or name fewer trials"
+        )
 
 
 def _grown(record: SearchRecord, count: int) -> tuple[Search, str]:

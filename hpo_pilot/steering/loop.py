@@ -12,7 +12,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import cached_property
@@ -281,12 +281,15 @@ class SearchSteering:
         """Collects from each task that may have changed, until the server does not answer for one of them.
 
         Returns:
-            The error of that task. The caller raises it after all other work, because the task itself may be the
-            reason. Next time the task comes last, so that it does not delay the others.
+            The error of that task, or of keeping the sandbox. The caller raises it after all other work, because the
+            task itself may be the reason. Next time the task comes last, so that it does not delay the others.
         """
-        due = self._tasks.to_look_at()
-        if due:
-            self._manager.keep(Path(self.record.sandbox or ""))
+        due, unanswered = self._tasks.to_look_at(), None
+        try:
+            if due:
+                self._manager.keep(Path(self.record.sandbox or ""))
+        except TryAgainError as error:
+            unanswered = error  # only jobs that start later need the file
         for task in due:
             begun = time.monotonic()
             try:
@@ -297,7 +300,7 @@ class SearchSteering:
                 self._tasks.without_answer(task)
                 return error
             self._tasks.looked_at(task, time.monotonic() - begun)
-        return None
+        return unanswered
 
     def _collect(self, task: TaskRecord) -> None:
         """Collects the results of a task's jobs. If the task is over, its folds without a result are lost."""
@@ -438,7 +441,7 @@ class SearchSteering:
         count = min(count, self._tasks.trials_per_task)
         out = {number: one.trial for number, one in sorted(self._ledger.open.items()) if one.trial.confirms is None}
         pending = tuple(out)
-        requests = self._requests.next(count)
+        requests = self._requests.next(count, self._fitting())
         asked = None if requests or self._starts else count
         told, budget = self._ledger.told, self._search.budget.trials
         self._next = Generation(self._next.number, told, pending, (), asked, budget)
@@ -452,7 +455,7 @@ class SearchSteering:
 
     def _wanted(self) -> int:
         """Returns the number of new points that may be submitted now."""
-        if self._proposer.exhausted and not self._requests:
+        if self._proposer.exhausted and not self._requests.number(self._fitting()):
             return 0
         return min(self._room(), self._trials_left, self._affordable())
 
@@ -465,8 +468,28 @@ class SearchSteering:
     @property
     def _trials_left(self) -> int:
         """Number of trials that the budget still allows, and of requested ones that it does not count."""
-        later = self._requests.later_levels(self._trials) if self._promotion is not None else 0
+        if self._promotion is None:
+            return self._spent.trials_left
+        fits, trials = self._fitting(), self._trials
+        later = self._requests.number(lambda one: _continues(one, trials) and fits(one))
         return self._spent.trials_left + later
+
+    def _fitting(self) -> Callable[[PointRequest], bool]:
+        """Returns a function of requests, in their order: whether `budget.fidelity` allows one after those before."""
+        left = self._spent.levels_left * (1 + _ROUNDING)
+
+        def fits(request: PointRequest) -> bool:
+            nonlocal left
+            if left == math.inf:
+                return True
+            failed, levels = request.retries, self._search.levels
+            cost = trained(self._trials, self._trials[failed]) if failed else levels.low if levels else 0
+            if cost > left:
+                return False
+            left -= cost
+            return True
+
+        return fits
 
     def _room(self) -> int:
         """Returns the number of trials that may be submitted now, new points or promotions."""
@@ -750,6 +773,11 @@ class StoredResults:
     def _pages(self, places: Sequence[int] | None = None) -> Iterator[list[Trial]]:
         wanted = range(self._last) if places is None else places
         return self._store.results(self._number, [place + 1 for place in wanted], **self._limits)
+
+
+def _continues(request: PointRequest, trials: Mapping[int, Trial]) -> bool:
+    """Returns whether a request is for a promotion that failed: it takes no trial of the budget."""
+    return request.retries is not None and trials[request.retries].continues is not None
 
 
 def _first_of(chains: dict[int, int], trial: Trial) -> int:

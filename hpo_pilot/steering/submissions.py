@@ -7,6 +7,7 @@ the server is asked for that name before the task is submitted again.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import math
 import re
@@ -533,8 +534,8 @@ class PointRequests:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def next(self, count: int) -> list[PointRequest]:
-        """Returns the next requests, at most `count`; they stay waiting until `sent`.
+    def next(self, count: int, fits: Callable[[PointRequest], bool]) -> list[PointRequest]:
+        """Returns the next requests that fit, at most `count`; they stay waiting until `sent`.
 
         A request whose point has become a trial meanwhile, proposed by the optimizer, is fulfilled by that trial.
         """
@@ -550,11 +551,11 @@ class PointRequests:
             if request.retries is None and (number := existing.get(point_key(request.point))) is not None:
                 self._store.fulfil(self._search_id, request.id, number)
                 self._waiting.remove(request)
-        return self._waiting[:count]
+        return list(itertools.islice(filter(fits, self._waiting), count))
 
-    def later_levels(self, trials: Mapping[int, Trial]) -> int:
-        """Returns the number of requests for a promotion that failed: they take no trial of the budget."""
-        return sum(trials[one.retries].continues is not None for one in self._waiting if one.retries is not None)
+    def number(self, fits: Callable[[PointRequest], bool]) -> int:
+        """Returns the number of requests for which `fits` is true."""
+        return sum(map(fits, self._waiting))
 
     def sent(self, ids: Collection[int]) -> None:
         """Removes the requests with these ids: they have become trials."""

@@ -169,9 +169,9 @@ def test_points_that_go_on_after_an_extension_were_kept(steer, store, panda, mor
     assert later and {first_of_chain(trials, trials[number]) for number in later} <= kept
 
 
-def promoting(steer, panda):
+def promoting(steer, panda, document=EPOCHS):
     """A search of three points, all with a result, of which the best one goes on."""
-    steering = steer(EPOCHS, trials=3, parallel=3)
+    steering = steer(document, trials=3, parallel=3)
     go(steering)
     for job in (1, 2, 3):
         panda.finish(1, job)
@@ -196,6 +196,36 @@ def test_a_failed_promotion_is_tried_again_at_its_level(steer, store, panda):
     finish_all(steer(), panda)
     again = store.trials(1)[6]
     assert (again.level, again.continues, again.retries, again.seed) == (3, 1, 4, store.trials(1)[0].seed)
+
+
+def test_what_is_tried_again_stays_within_the_budget(steer, store, panda):
+    document = {**EPOCHS, "budget": {"trials": 3, "parallel": 3, "fidelity": 8}}
+    steering = promoting(steer, panda, document)
+    panda.finish(2, failed="no memory")
+    finish_all(steering, panda)
+    failed = [trial.number for trial in store.trials(1) if trial.state is TrialState.FAILED]
+    left = 8 - levels_trained(store.engine, 1)
+    assert failed and left < 2
+    with pytest.raises(InputError, match=r"takes 2 epochs, and its budget has . left.*--fidelity"):
+        retry(store, store.search(1), "me")
+
+
+def test_a_request_beyond_the_budget_waits_and_the_search_ends(steer, store, panda):
+    document = {**EPOCHS, "budget": {"trials": 3, "parallel": 3, "fidelity": 12}}
+    steering = promoting(steer, panda, document)
+    for task in (2, 3, 4):
+        panda.finish(task, failed="no memory")
+        go(steering)
+    finish_all(steering, panda)
+    assert levels_trained(store.engine, 1) == 9
+    for failed in (4, 5):  # 2 epochs each, and 3 are left
+        retry(store, store.search(1), "me", [failed])
+    finish_all(steer(), panda)
+    assert (store.search(1).state, levels_trained(store.engine, 1)) == (SearchState.DONE, 11)
+    assert check(store) == []
+    extend(store, store.search(1), "me", {"fidelity": 1})
+    finish_all(steer(), panda)
+    assert [trial.retries for trial in store.trials(1) if trial.retries] == [4, 5]
 
 
 def test_promotions_of_a_stopped_search_are_due_again(steer, store, panda):

@@ -174,6 +174,16 @@ def test_what_goes_again_is_not_forgotten_while_outputs_cannot_be_deleted(steer,
     assert steering.state is SearchState.DONE
 
 
+def test_results_are_collected_while_the_sandbox_cannot_be_kept(steer, store, panda):
+    """The file cache of a real server is a host of its own."""
+    steering = steer(parallel=1)
+    go(steering)
+    panda.broken["keep"] = TryAgainError("the file cache does not answer")
+    panda.finish(1)
+    go(steering)
+    assert store.trials(1)[0].state is TrialState.FINISHED
+
+
 def test_one_task_that_the_server_does_not_tell_of_holds_up_no_other(steer, store, panda):
     steering = steer(trials=6, parallel=2, refill=0.0)
     go(steering, 2)
