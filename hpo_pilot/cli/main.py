@@ -45,7 +45,8 @@ def _with_advice(callback: Callable[..., Any]) -> Callable[..., Any]:
         with about_place(given):
             try:
                 done = callback(*args, **given)
-                sys.stdout.flush()
+                if sys.stdout is not None:  # it was closed by `>&-`
+                    sys.stdout.flush()
                 return done
             except KeyboardInterrupt:
                 raise TryAgainError("interrupted; the same command continues") from None

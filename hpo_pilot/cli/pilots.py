@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -28,7 +29,7 @@ from hpo_pilot.cli.options import (
     with_options,
 )
 from hpo_pilot.cli.output import Column, add_row, advised, console, dump, print_columns
-from hpo_pilot.errors import InputError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir
 
 if TYPE_CHECKING:
@@ -250,8 +251,24 @@ def cancel(
         raise InputError("name the allocations to cancel, or give --all; `hpo-pilot pilots list` shows them")
     manager = _manager(workdir)
     names = list(ids or ()) or [one.name for one in manager.refresh() if not one.is_over]
+    unsure = []
     for one in manager.cancel(names):
-        typer.echo(f"cancelled {one.name}, job {one.job_id}")
+        if one.job_id is None:
+            unsure.append(one.name)
+        else:
+            typer.echo(f"cancelled {one.name}, job {one.job_id}")
+    if unsure:
+        raise TryAgainError(f"{', '.join(unsure)}: it is not known yet whether it was submitted; cancel it in a minute")
+
+
+def room_for(spec: AllocationSpec, needs: JobNeeds, jobs: int | None) -> int:
+    """Returns how many such jobs an allocation runs at once, at most `jobs`; that many if the site does not tell."""
+    from hpo_pilot.hpc.plan import jobs_at_once
+
+    node = spec.site.node.model_copy(update={"cores": spec.node_cores or spec.site.node.cores})
+    found = jobs_at_once(spec.site.model_copy(update={"node": node}), needs, spec.nodes, spec.minutes)
+    # Without the cores of a node, it is one job a node.
+    return jobs if jobs and found and node.cores is None else min(found, jobs or found)
 
 
 def keep(
@@ -277,7 +294,6 @@ def keep(
     """Submit allocations while jobs wait, within the site's job limits, until stopped; running allocations stay."""
     from hpo_pilot.hpc.allocations import check_shape, new_name
     from hpo_pilot.hpc.keeper import AllocationKeeper, KeeperSettings
-    from hpo_pilot.hpc.plan import jobs_at_once
     from hpo_pilot.logs import configure_logging
 
     configure_logging("keeper", form=log_format)
@@ -289,16 +305,16 @@ def keep(
     check_shape(first)
     room = jobs or nodes * max(1, first.site.node.gpu_count)
 
-    def most(spec: AllocationSpec, needs: JobNeeds) -> int:
-        found = jobs_at_once(spec.site, needs, spec.nodes, spec.minutes)
-        return min(found, jobs or found)
+    if first.site.node.cores is None and not (first.node_cores or jobs):
+        one = f"the profile {first.site.name} does not say how many cores a node has"
+        typer.echo(f"{one}: each is counted as room for one job; --node-cores N or --jobs N say more")
 
     keeper = AllocationKeeper(
         _manager(wanted.workdir),
         KeeperSettings(access.server, access.queue, first.site.name, max_nodes, room, idle, settle),
         plan,
         access.demand,
-        at_once=most,
+        at_once=partial(room_for, jobs=jobs),
         tell=typer.echo,
     )
     stop = threading.Event()

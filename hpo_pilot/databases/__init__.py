@@ -48,7 +48,7 @@ _LIMIT_IDLENESS = """
 #: PostgreSQL has no limit of its own for a client that has sent a part of a batch of statements.
 _END_SILENT = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE datname = current_database() AND usename = current_user
+    WHERE datname = current_database() AND usename = session_user
     AND application_name = current_setting('application_name')
     AND state = 'active' AND wait_event = 'ClientRead'
     AND query_start < clock_timestamp() - make_interval(secs => :silent)

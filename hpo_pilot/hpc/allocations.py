@@ -386,7 +386,8 @@ class AllocationManager:
             names: names or job ids.
 
         Returns:
-            The allocations that were not over, with their states now.
+            The allocations that were not over, with their states now. One without a job id was not cancelled: the batch
+            system has not answered yet whether it was submitted.
 
         Raises:
             InputError: there is no such allocation.
@@ -397,7 +398,8 @@ class AllocationManager:
             chosen = [_find(locked, name) for name in dict.fromkeys(names)]
             going = [one for one in chosen if not one.is_over]
             for system in sorted({one.system for one in going}):
-                self._systems(system).cancel([one.job_id for one in going if one.system == system and one.job_id])
+                if ids := [one.job_id for one in going if one.system == system and one.job_id]:
+                    self._systems(system).cancel(ids)
             with suppress(TryAgainError):  # they are cancelled already; their states can be read later
                 self._look(locked)
             chosen_names = {one.name for one in going}

@@ -305,7 +305,10 @@ _COMMAND_SECONDS = 120.0
 _PLAIN = {"LC_ALL": "C.UTF-8", "FLUX_F58_FORCE_ASCII": "1"}
 
 #: The user's settings that change the format of the output, or the submission.
-_IN_THE_WAY = ("SQUEUE_", "SACCT_", "SBATCH_", "LSB_BJOBS_FORMAT", "LSB_DISPLAY_", "FLUX_JOBS_FORMAT")
+_IN_THE_WAY = (
+    *("SLURM_TIME_FORMAT", "SQUEUE_", "SACCT_", "SBATCH_"),
+    *("LSB_BJOBS_FORMAT", "LSB_DISPLAY_", "FLUX_JOBS_FORMAT"),
+)
 
 
 class CommandFailedError(TryAgainError):

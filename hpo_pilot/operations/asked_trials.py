@@ -185,5 +185,5 @@ def _call(here: Here, call: str, body: Mapping[str, Any], wait: float = 0.0) -> 
 @functools.lru_cache(maxsize=4)
 def _session(server: PandaServer) -> requests.Session:
     session = server.session()
-    session.mount(server.url, HTTPAdapter(pool_maxsize=32))  # one for each thread of an API
+    session.mount(server.url, HTTPAdapter(pool_maxsize=64))  # above the threads of an API
     return session

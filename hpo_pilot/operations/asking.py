@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hpo_pilot.errors import TryAgainError
+from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.report.documents import AskedDocument, ToldDocument
 
 if TYPE_CHECKING:
@@ -109,9 +109,12 @@ class AskedSearch:
             TryAgainError: nothing answers: tell it again.
         """
         # Numbers of numpy and torch have no dimension, and are not `int` or `float`.
-        is_list = isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0
-        values: Any = [] if value is None else value if is_list else [value]
-        numbers = {name: float(one) for name, one in (metrics or {}).items()}
+        is_number = isinstance(value, int | float) or getattr(value, "ndim", 1) == 0
+        values: Any = [] if value is None else [value] if is_number else value
+        try:
+            numbers = {name: float(one) for name, one in (metrics or {}).items()}
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"metrics: each is one number: {error}") from error
         finite = {name: one for name, one in numbers.items() if math.isfinite(one)}  # JSON has no NaN
         return self.told(trial, values, failed=failed, metrics=finite)
 

@@ -72,7 +72,7 @@ def _sum_if_known(values: Sequence[float | None]) -> float | None:
 def _summed_budget(budgets: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Returns the sums of the amounts that all searches share; null if one of them has no limit."""
     names = ("trials", "gpu_hours", "core_hours", "fidelity")
-    return {name: _sum_if_known([one[name] for one in budgets]) for name in names if name in budgets[0]}
+    return {name: _sum_if_known([one.get(name) for one in budgets]) for name in names if name in budgets[0]}
 
 
 def family_progress(name: str, members: Sequence[ProgressDocument]) -> ProgressDocument:

@@ -181,7 +181,8 @@ class Watches:
             watch = self._watch(task_id)
             news = watch.visible != visible
             watch.interval = INTERVAL[0] if news else min(watch.interval * _GROWTH, longest)
-            watch.due = now + self._jitter(max(watch.interval, SPACING * len(self._tasks)))
+            active = sum(other.due is not None for other in self._tasks.values())  # the caller may have left others
+            watch.due = now + self._jitter(max(watch.interval, SPACING * active))
             return news or watch.unready or bool(watch.delivered & set(missing)) or now - watch.read > whole
 
     def read(self, task_id: int, visible: Hashable, delivered: Iterable[int], *, unready: bool = False) -> None:
@@ -222,7 +223,7 @@ class Watches:
         return due
 
     def forget(self, task_id: int) -> None:
-        """Forgets a task that is over and read."""
+        """Forgets a task that is over and read; a further look begins to watch it again."""
         with self._lock:
             self._tasks.pop(task_id, None)
 
@@ -507,7 +508,9 @@ class ForeignServerReader:
         delivered.update({report.panda_id: report.number for report in reports if report.reports})
         self._watches.read(ref.jedi_task_id, look.visible, filter(None, delivered.values()), unready=unready)
         self._looks[ref.jedi_task_id] = replace(look, at=time.monotonic())
-        if over and all(report.state.is_over for report in reports):
+        # The task itself ends later than its last job, when the caller no longer looks at it.
+        all_told = bool(missing) and set(missing) <= set(delivered.values())
+        if all_told or (over and all(report.state.is_over for report in reports)):
             self._watches.forget(ref.jedi_task_id)
             self._delivered.pop(ref.jedi_task_id)
             self._looks.pop(ref.jedi_task_id)

@@ -107,7 +107,7 @@ async def upload_cache_file(call: Call) -> Envelope:
         return failure(f"{ERROR_WRITE}: {error.strerror}")
     try:
         await server.database.write(lambda tx: register_file(tx, call.caller.name, sent, size, checksum))
-    except BaseException:
+    except Exception:
         server.cache.remove(name)  # else it cannot be sent again: the name would be taken
         raise
     return success()

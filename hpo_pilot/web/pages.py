@@ -318,7 +318,7 @@ async def figure_json(request: Request) -> Response:
     axes = tuple(request.query_params[name] for name in ("x", "y") if request.query_params.get(name))
     threads = parts.api.worker_threads if key in SLOW else parts.figure_threads
     view = await run_in_threadpool(view_of, request)
-    drawn = await run_in_threadpool(parts.figures.kept, view, key, axes, is_busy=threads.borrowed_tokens > 0)
+    drawn = await run_in_threadpool(parts.figures.kept, view, key, axes)
     if drawn is None:
         drawn = await to_thread.run_sync(parts.figures.drawn, view, key, axes, limiter=threads)
     headers = {"ETag": drawn.tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}

@@ -436,16 +436,13 @@ class FigureCache:
         self._library, self._worker = library, worker
         self._drawn: Kept[tuple[int, str, tuple[str, ...]], DrawnFigures] = Kept(_KEPT)
 
-    def kept(
-        self, view: SearchView, key: str, axes: tuple[str, ...] = (), *, is_busy: bool = False
-    ) -> DrawnFigures | None:
+    def kept(self, view: SearchView, key: str, axes: tuple[str, ...] = ()) -> DrawnFigures | None:
         """Returns the figures of a kind if they need not be drawn; they may be some seconds old.
 
         Args:
             view: the search.
             key: the kind.
             axes: the two parameters of a figure of pairs; empty: the most important ones.
-            is_busy: others are being drawn, so older ones will do while the search is not over.
 
         Raises:
             InputError: there is no such kind for this search, or it has no such axes.
@@ -455,8 +452,8 @@ class FigureCache:
             raise InputError(f"there is no figure {key!r} of search {view.record.name!r}")
         check_axes(view.search, axes)
         known = self._drawn.get((view.record.id, key, axes))
-        if known is None or (is_busy and not view.record.state.is_over):
-            return known
+        if known is None:
+            return None
         age = time.monotonic() - known.since
         is_fresh = known.source == self._source(view, key) or age < max(_AGE, _REST * known.seconds)
         return known if is_fresh else None

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from hpo_pilot.cli.pilots import room_for
 from hpo_pilot.hpc.allocations import AllocationFile
-from hpo_pilot.hpc.batch_system import Allocation, BatchState
+from hpo_pilot.hpc.batch_system import Allocation, AllocationSpec, BatchState
+from hpo_pilot.hpc.site_profile import SiteProfile
+from hpo_pilot.jobs import JobNeeds
 from tests.cli.conftest import command, printed, refused
 
+SITE = SiteProfile.model_validate({"name": "here", "batch": {"system": "slurm"}})
 SERVER = "https://panda.example.org:25443"
 
 
@@ -25,6 +29,13 @@ def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         *("--site", "summit", "--walltime", "12:00", "--account", "ABC123"),
         *("--server", SERVER, "--panda-queue", "Q", "--token-file", str(folder / "pilot.token")),
     ]
+
+
+@pytest.mark.parametrize(("cores", "jobs", "room"), [(None, None, 2), (64, None, 128), (64, 100, 100), (None, 50, 50)])
+def test_the_room_that_allocations_are_kept_for(tmp_path: Path, cores: int, jobs: int, room: int) -> None:
+    """A profile may not say how many cores a node has."""
+    spec = AllocationSpec(SITE, 2, 60, "one", tmp_path, ("true",), node_cores=cores)
+    assert room_for(spec, JobNeeds(1, 0, 1, 0, 5), jobs) == room
 
 
 def test_a_dry_run(asked: list[str], folder: Path) -> None:

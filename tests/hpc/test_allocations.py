@@ -75,6 +75,17 @@ def test_killed_while_it_submits(
     assert len(batch.submitted) == (when == "after")
 
 
+def test_one_that_may_still_come_is_not_cancelled(manager: AllocationManager, batch: FakeBatch, plan: Plan) -> None:
+    def die() -> None:
+        raise Killed
+
+    batch.before = die
+    with pytest.raises(Killed):
+        submit(manager, plan("one"))
+    (one,) = manager.cancel(["one"])
+    assert (one.job_id, batch.cancelled) == (None, [])
+
+
 def test_the_lock_outlives_the_submitting_process(
     manager: AllocationManager, batch: FakeBatch, plan: Plan, tmp_path: Path
 ) -> None:

@@ -330,7 +330,7 @@ SHOW = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ
 
 def test_users_settings_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of login nodes' commands and of those that a pilot asks."""
-    for name in ("SQUEUE_FORMAT", "SBATCH_ACCOUNT", "FLUX_JOBS_FORMAT"):
+    for name in ("SQUEUE_FORMAT", "SLURM_TIME_FORMAT", "SBATCH_ACCOUNT", "FLUX_JOBS_FORMAT"):
         monkeypatch.setenv(name, "odd")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     for said in (run_command(SHOW), ask_batch_system(SHOW)):

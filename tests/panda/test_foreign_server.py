@@ -79,6 +79,16 @@ def test_values_cost_two_calls_and_metadata_only_of_new_results(far):
     )
 
 
+def test_a_task_with_all_its_results_is_watched_no_longer(far):
+    """Its caller looks no more, and JEDI ends it later. Each watched task makes the looks at others rarer."""
+    ref = far.manager.submit(far.task())
+    far.pilot.finish(far.pilot.acquire(2)[0], 1.0)
+    assert far.manager.status([ref]) == {ref.jedi_task_id: TaskState.RUNNING}
+    far.manager.results(ref, [1])  # it has the result of the other job
+    reader = far.manager._foreign
+    assert not (reader._watches._tasks or reader._delivered or reader._looks)
+
+
 def test_a_new_manager_learns_everything_that_the_old_one_knew(far, tmp_path):
     ref = far.manager.submit(far.task())
     for job in far.pilot.acquire(2):

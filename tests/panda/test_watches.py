@@ -51,6 +51,15 @@ def test_every_task_is_looked_at_within_a_minute(watches, clock):
     assert max(pauses(looks(watches, clock, 7200)[0])) <= 60
 
 
+def test_tasks_that_nobody_looks_at_any_more_delay_no_other(watches, clock):
+    for task in range(400, 1000):
+        watches.begin(task)
+    clock.now += 60
+    assert len(watches.wait(0)) == 600
+    watches.begin(7)
+    assert max(pauses(looks(watches, clock, 7200)[0])) <= 60
+
+
 @pytest.mark.parametrize("values", [False, True])
 def test_many_tasks_are_looked_at_less_often(watches, clock, values):
     for task in range(400):

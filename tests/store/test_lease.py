@@ -11,7 +11,7 @@ import time
 from contextlib import closing
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.store import SearchState, SteeringStore, lease
@@ -153,6 +153,13 @@ def test_a_process_that_is_halted_within_a_batch_locks_nothing_for_long(store, n
     driver = session.driver_connection
     with pytest.raises(store.engine.dialect.loaded_dbapi.OperationalError), driver.pipeline():
         driver.execute("UPDATE searches SET holder = holder WHERE id = %s", numbers[:1])
+        waits = text(
+            "SELECT 1 FROM pg_stat_activity WHERE pid = :pid AND state = 'active' AND wait_event = 'ClientRead'"
+        )
+        with store.engine.connect() as connection:
+            while not connection.execute(waits, {"pid": driver.info.backend_pid}).all():
+                connection.rollback()  # its view of other sessions is that of its transaction
+                time.sleep(0.05)
         assert other.take(numbers) == set(numbers[1:]), "the first one is locked"
         end = time.monotonic() + 30
         while other.take(numbers) != set(numbers) and time.monotonic() < end:

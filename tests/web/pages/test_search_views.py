@@ -181,7 +181,7 @@ def test_nothing_else_waits_for_slow_figures_and_reports(pages, made, monkeypatc
             slow = [report] * 6 + [f"/searches/{name}/figures/correlations"] * 6
             sent = [asyncio.create_task(browser.get(path)) for path in slow]
             async with asyncio.timeout(60):
-                await asyncio.to_thread(begun.wait)
+                await asyncio.to_thread(begun.wait, 60)
                 quick = ("/help", f"/searches/{name}/figures/convergence", importance)
                 answers = [await browser.get(path) for path in quick]
                 assert made == ["importance", "convergence"]
