@@ -7,6 +7,7 @@ name the sweeper can be composed.
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -83,8 +84,8 @@ class ResultFile(Callback):
             output: Dict[str, Any] = several if len(parts) != 1 else {"value": parts[0]}
         except (TypeError, ValueError):
             output = {"status": 1, "message": f"the task function must return a number, and returned {found!r:.200}"}
-        if isinstance(found, dict):
-            output = found
+        if isinstance(found, Mapping):
+            output = dict(found)
         temporary = self._path.with_name(f".output.{os.getpid()}.json")  # several ranks may end at once
-        temporary.write_text(json.dumps(output))
+        temporary.write_text(json.dumps(output, default=float))  # numbers of numpy and torch
         temporary.replace(self._path)

@@ -87,10 +87,10 @@ class Checkpoints:
             self.changed, self.next = self.changed or began, began + QUIET / 4
             restless = began - self.changed > SAVE_EVERY  # always being written: a short pause between writes is enough
             if settled or time.time() - max(entry[2] for entry in seen) >= (QUIET / 10 if restless else QUIET):
-                for old in (self.new, self.old):
-                    shutil.rmtree(old, ignore_errors=True)
+                shutil.rmtree(self.new, ignore_errors=True)
                 self.seal(self.new, self.copy(".", self.new))
                 if self.look() == seen:
+                    shutil.rmtree(self.old, ignore_errors=True)  # only now: it may be the only whole copy
                     if os.path.isdir(self.kept):
                         os.rename(self.kept, self.old)
                     os.rename(self.new, self.kept)

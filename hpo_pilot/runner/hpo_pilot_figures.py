@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List
 
 LONGEST = 64 * 1024  # bytes of a line that are looked at
-LIMIT = 10 * 1024 * 1024  # bytes of a file
+LIMIT = 10 * 1024 * 1024  # bytes that are read at once; of larger files the figure of merit is read from the end
 EVERY = 1.0  # seconds between looks at a file that grows
 AROUND = " ,;()[]{}'\""  # characters around a number: `loss=0.5,` matches `loss=(\S+)`
 
@@ -36,7 +36,8 @@ class Figures:
         self.wanted, self.steps = (re.compile(each.get("stdout") or "(?!)") for each in (self.result, self.progress))
         self.value = None  # type: Any
         self.rest = b""
-        self.taken, self.seen, self.next = 0, (), 0.0  # type: int, Any, float
+        self.seen, self.next = (), 0.0  # type: Any, float
+        self.head, self.offset, self.taken = b"", 0, 0  # of the file of intermediate values: what was taken of it
 
     def feed(self, data: bytes) -> None:
         """Take a part of the payload's output; carriage returns end lines too."""
@@ -51,19 +52,41 @@ class Figures:
 
     def look(self, until: float = 0.0) -> None:
         """Take the new rows of the file of intermediate values; at most every second, unless it is the last look."""
-        name = self.progress.get("file")
-        if not name or (not until and time.monotonic() < self.next):
+        name, began = self.progress.get("file"), time.monotonic()
+        if not name or (not until and began < self.next):
             return
-        self.next = time.monotonic() + EVERY
+        self.next = began + EVERY
         try:
             seen = (os.stat(name).st_size, os.stat(name).st_mtime, until)
-            rows = self.rows(name, whole=bool(until)) if seen != self.seen else []
+            rows = self.new_rows(name, whole=bool(until)) if seen != self.seen else []
         except (OSError, ValueError, csv.Error):
             return
         self.seen = seen
-        for row in rows[self.taken :]:  # loggers may write the whole file again, with more columns
+        for row in rows:
             self.append(row.get(self.progress["step"]), row.get(self.progress["column"]))
-        self.taken = max(self.taken, len(rows))
+        self.next += 20 * (time.monotonic() - began)  # looks take 5% of the time
+
+    def new_rows(self, name: str, whole: bool) -> "List[Dict[Any, Any]]":
+        """Return the rows that were not taken yet; `whole`: also a last row without an end of line."""
+        check_inside(name)
+        found = []  # type: List[Dict[Any, Any]]
+        with open(name, "rb") as file:
+            head = file.readline(LIMIT)
+            # Loggers may write the whole file again, with more columns.
+            again = head != self.head or os.path.getsize(name) < self.offset
+            start, skip = (len(head), self.taken) if again else (self.offset, 0)
+            while head.endswith(b"\n"):
+                file.seek(start)
+                data = file.read(LIMIT)
+                end = len(data) if whole and len(data) < LIMIT else data.rfind(b"\n") + 1
+                if not end:
+                    break
+                rows = table((head + data[:end]).decode("utf-8-sig", "replace"))
+                found += rows[skip:]
+                skip, start = max(0, skip - len(rows)), start + end
+            self.head, self.offset = head, start
+        self.taken += len(found)
+        return found
 
     def end(self) -> None:
         """Take what has no end of line yet."""
@@ -93,7 +116,7 @@ class Figures:
         """Return the last value of a key of JSON, of JSON lines, or of a column of CSV."""
         name = self.result["file"]
         if "column" in self.result:
-            rows, column = self.rows(name, whole=True), self.result["column"]
+            rows, column = table(self.read(name)), self.result["column"]
             found = [row[column] for row in rows if (row.get(column) or "").strip()]
             known = list(rows[0]) if rows else []
         else:
@@ -107,21 +130,31 @@ class Figures:
         return found[-1]
 
     def read(self, name: str) -> str:
-        """Return the text of a file in the job's folder."""
-        if not os.path.realpath(name).startswith(os.path.realpath(".") + os.sep):
-            raise ValueError("%s is outside of the job's folder" % name)
+        """Return the text of a file in the job's folder; of a large one the first line and the last ones."""
+        check_inside(name)
+        if os.path.isfile(name) and os.path.getsize(name) > LIMIT:
+            with open(name, "rb") as file:
+                head = file.readline(LIMIT)
+                file.seek(-LIMIT // 2, os.SEEK_END)
+                file.readline()
+                return (head + file.read(LIMIT)).decode("utf-8-sig", "replace")
         try:
             return self.written(name, LIMIT).decode("utf-8-sig", "replace")
         except ValueError as error:
             raise ValueError("%s: %s" % (name, error)) from error
 
-    def rows(self, name: str, whole: bool) -> "List[Dict[Any, Any]]":
-        """Return the rows of a table; `whole`: also a last row without an end of line."""
-        lines = self.read(name).splitlines(True)
-        if not whole and lines and not lines[-1].endswith("\n"):
-            lines.pop()
-        delimiter = max(",;\t", key=lines[0].count) if lines else ","
-        return list(csv.DictReader(lines, delimiter=delimiter, skipinitialspace=True))
+
+def check_inside(name: str) -> None:
+    """Raise ValueError if a file is outside of the job's folder."""
+    if not os.path.realpath(name).startswith(os.path.realpath(".") + os.sep):
+        raise ValueError("%s is outside of the job's folder" % name)
+
+
+def table(text: str) -> "List[Dict[Any, Any]]":
+    """Return the rows of a table."""
+    lines = text.splitlines(True)
+    delimiter = max(",;\t", key=lines[0].count) if lines else ","
+    return list(csv.DictReader(lines, delimiter=delimiter, skipinitialspace=True))
 
 
 def documents(text: str, name: str) -> "List[Any]":

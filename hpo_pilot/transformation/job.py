@@ -327,7 +327,7 @@ class PayloadSettings(NamedTuple):
                 str(document.get("function") or ""),
                 max(1, int(document.get("gpu_share") or 1)),
             )
-        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
             raise TransformationFailure(ExitCode.BAD_SANDBOX, "%s: %s" % (PAYLOAD_DOCUMENT, error)) from error
 
 

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("hydra")
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import OmegaConf
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.operations.hydra_sweep import space_of
@@ -78,6 +79,8 @@ def test_overrides_that_cannot_be_searched(override: str, remedy: str) -> None:
         ((1, 2), {"value_1": 1.0, "value_2": 2.0}),
         ([3], {"value": 3.0}),
         ({"value": 1, "metrics": {"a": 2}}, {"value": 1, "metrics": {"a": 2}}),
+        ({"value": np.float32(0.5)}, {"value": 0.5}),
+        (OmegaConf.create({"value": 0.5}), {"value": 0.5}),
         (None, 1),
         (ValueError("no"), None),
     ],

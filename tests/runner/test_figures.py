@@ -105,6 +105,33 @@ def test_they_are_there_while_the_training_runs(bench, until, progress, line, se
     assert (verdict["members"][0] if series else verdict)["progress"] == [[0, 0.5], [1, 0.5], [2, 0.5]]
 
 
+def test_large_files_are_read_in_parts(tmp_path, monkeypatch):
+    """Of the figure of merit the end, of intermediate values what is new."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hpo_pilot_figures, "LIMIT", 100)
+    described = {"result": {"file": "m.csv", "column": "val_loss"}, "progress": TABLE}
+    figures = hpo_pilot_figures.Figures(described, "out", lambda name, _: (tmp_path / name).read_bytes())
+    read = []
+    table = hpo_pilot_figures.table
+    monkeypatch.setattr(hpo_pilot_figures, "table", lambda text: read.append(len(text)) or table(text))
+    with (tmp_path / "m.csv").open("w") as file:
+        file.write("epoch,val_loss\n")
+        for first in (0, 40, 80):
+            file.write("".join(f"{i},{i / 10}\n" for i in range(first, first + 40)))
+            file.flush()
+            figures.next = 0.0
+            figures.look()
+    figures.end()
+    told = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert told == [{"step": i, "value": i / 10} for i in range(120)]
+    size = (tmp_path / "m.csv").stat().st_size
+    assert sum(read) < 1.3 * size and max(read) < 120
+    assert figures.figure("") == 11.9
+    (tmp_path / "m.csv").write_text("epoch,lr,val_loss\n" + "".join(f"{i},0,{i / 10}\n" for i in range(130)))
+    figures.end()
+    assert len((tmp_path / "out").read_text().splitlines()) == 130
+
+
 def test_a_table_that_is_written_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     figures = hpo_pilot_figures.Figures({"progress": TABLE}, "out", lambda name, _: (tmp_path / name).read_bytes())
