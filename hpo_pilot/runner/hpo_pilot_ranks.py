@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 FOLDER = "hpo_pilot_measured"  # below the job's folder; HPO_PILOT_MEASURED has its path for ranks that run elsewhere
 SAVE_EVERY = 5.0  # seconds between writes, so that a killed rank leaves recent figures
-#: Variables of the rank and the number of ranks: Horovod, torchrun, OpenMPI, jsrun, Flux, PMI, PMIx, Slurm.
+#: Variables of the rank and the number of ranks: Horovod, torchrun, OpenMPI, jsrun, Flux, PMI, PMIx, Slurm,
+#: whose batch script has a rank and SLURM_NTASKS, too, but is none.
 RANK_VARIABLES = (
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
     ("RANK", "WORLD_SIZE"),
@@ -50,11 +51,11 @@ RANK_VARIABLES = (
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("PMIX_RANK", "PMIX_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 
-#: The same without the variables that Horovod reads itself; Slurm's batch script, which is not a rank, is excluded.
-LAUNCHED = (*RANK_VARIABLES[2:-1], ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+#: The same without the variables that Horovod reads itself.
+LAUNCHED = RANK_VARIABLES[2:]
 
 TIMES = ("seconds", "compute", "communication", "input")
 RANK_FILE_LIMIT = 64 * 1024  # bytes of a rank's file

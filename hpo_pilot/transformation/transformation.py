@@ -190,8 +190,9 @@ def _execute(prepared: Prepared, image: str, here: str, environment: Mapping[str
 def _deliver(arguments: Arguments, here: str, folder: str) -> None:
     """Moves the outputs into the job's folder for the pilot, under their names in the storage."""
     found, missing = find_outputs(folder, arguments.outputs)
-    for name, path in found.items():
-        shutil.move(path, os.path.join(here, name))
+    # Of links the content is delivered, before what they lead to is moved.
+    for name, path in sorted(found.items(), key=lambda each: not os.path.islink(each[1])):
+        (shutil.copyfile if os.path.islink(path) else shutil.move)(path, os.path.join(here, name))
     for file in missing:
         if not has_verdict(folder):
             raise TransformationFailure(ExitCode.NO_OUTPUT, "the output %s was not made" % file)

@@ -51,7 +51,7 @@ def main() -> int:
     environments = []
     for rank in range(said.ntasks):
         local = rank % said.ntasks_per_node
-        own = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(said.ntasks), "SLURM_LOCALID": str(local)}
+        own = {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(said.ntasks), "SLURM_LOCALID": str(local)}
         if gpus:
             each = said.gpus_per_task or 0
             mine = range(gpus) if said.gpu_bind == "none" else range(local * each, (local + 1) * each)

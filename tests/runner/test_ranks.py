@@ -272,6 +272,7 @@ def test_only_the_thread_that_started_is_timed(tmp_path, clock):
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
         ({"JSM_NAMESPACE_RANK": "5", "JSM_NAMESPACE_SIZE": "6"}, (5, 6)),
         ({"RANK": "", "WORLD_SIZE": "2"}, (0, 1)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1)),  # the batch script
     ],
 )
 def test_the_launcher_says_which_rank_it_is(tmp_path, monkeypatch, environment, expected):

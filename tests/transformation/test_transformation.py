@@ -101,6 +101,14 @@ def test_a_job_of_prun(job, panda):
     assert job.names() == {OUT, "user.me.logs.tgz", "jobReport.json", "jobO.1.tar.gz"}
 
 
+def test_outputs_that_are_links_are_delivered_with_their_content(job):
+    outputs = f"\"{{'best.root': '{OUT}', 'last.root': 'user.me.last'}}\""
+    line = quote("mkdir run; echo 3 > run/out.root; ln -s run/out.root best.root; echo 4 > last.root")
+    done = job.run(f'-j "" -o {outputs} -p "{line}"')
+    assert done.returncode == 0, done.stderr
+    assert [(job.folder / name).read_text() for name in (OUT, "user.me.last")] == ["3\n", "4\n"]
+
+
 def test_a_sandbox_that_the_pilot_brought(job):
     (job.folder / "lib.tgz").write_bytes(archive_of((tarfile.TarInfo("x"), b"found")))
     assert job.run("-l lib.tgz -p cat%20x").stdout == "found"
