@@ -53,6 +53,7 @@ def test_a_finished_search(scan: Scan) -> None:
         assert set(jobs) == {trial["number"] for trial in trials.values()}
         assert (failed.state, failed.has_log, failed.pilot) == (JobState.FINISHED, True, "hpo-pilot-local/1")
         assert "x is too large" in board.log(failed.panda_id).text
-        assert failed.uid and board.jobs(search=failed.uid).counts == {JobState.FINISHED: 3}
+        uid = failed.task.split(".")[-2]
+        assert board.jobs(search=uid).counts == {JobState.FINISHED: 3}
     finally:
         panda.stop()

@@ -114,8 +114,9 @@ def test_a_halted_service_outlasts_a_take_over_from_another_host(scan):
     scan.here("submit", str(scan.file))
     with scan.serving("--slots", "2") as service:
         before = scan.until("running", trials=1)["trials"]["finished"]
-        service.send_signal(signal.SIGSTOP)
+        # Nothing frees SQLite's lock if its holder is halted: so this process has it.
         with closing(store_of(scan.workdir)) as store, writing(store.engine) as connection:
+            service.send_signal(signal.SIGSTOP)
             connection.execute(update(leases).values(host="elsewhere", expires=time.time() - 1))
         refused = scan("serve", "--slots", "2", status=3)
         assert "another hpo-pilot server" in refused.stderr
