@@ -197,7 +197,7 @@ FUNCTION_COMMAND = "python3 hpo_pilot_function.py"
 
 
 def payload_notes(files: str, command: str, base: Path) -> list[tuple[str, str]]:
-    """Returns what a payload's command names and its existing folder does not have, and penalty values; with hints.
+    """Returns what a payload's existing folder does not bring to jobs, and penalty values; with hints.
 
     Args:
         files: `payload.files`.
@@ -205,7 +205,14 @@ def payload_notes(files: str, command: str, base: Path) -> list[tuple[str, str]]
         base: folder of the search file.
     """
     folder = base / Path(files).expanduser()
-    return [*_missing_parts(files, command, folder), *_penalties(command, folder)]
+    return [*_missing_parts(files, command, folder), *_links(files, folder), *_penalties(command, folder)]
+
+
+def _links(files: str, folder: Path) -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.iterdir()):
+            if path.is_symlink() and path.is_dir():
+                yield f"{path.name} in {files} is a link to a folder, and is not packed", "jobs need a copy of it there"
 
 
 def _missing_parts(files: str, command: str, folder: Path) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import Container, DictConfig, OmegaConf
 
 
 @dataclass
@@ -77,15 +77,19 @@ class ResultFile(Callback):
         """Writes the file; after an exception there is none."""
         if job_return.status is not JobStatus.COMPLETED:
             return
-        found = job_return.return_value
+        found: Any = job_return.return_value
+        if isinstance(found, Container):
+            found = OmegaConf.to_container(found)
         try:
-            parts = [float(part) for part in found] if isinstance(found, (list, tuple)) else [float(found)]
-            several = {f"value_{number}": part for number, part in enumerate(parts, 1)}
-            output: Dict[str, Any] = several if len(parts) != 1 else {"value": parts[0]}
+            output: Dict[str, Any]
+            if isinstance(found, Mapping):
+                output = json.loads(json.dumps(dict(found), default=float))  # numbers of numpy and torch
+            else:
+                parts = [float(part) for part in found] if isinstance(found, (list, tuple)) else [float(found)]
+                several = {f"value_{number}": part for number, part in enumerate(parts, 1)}
+                output = several if len(parts) != 1 else {"value": parts[0]}
         except (TypeError, ValueError):
             output = {"status": 1, "message": f"the task function must return a number, and returned {found!r:.200}"}
-        if isinstance(found, Mapping):
-            output = dict(found)
         temporary = self._path.with_name(f".output.{os.getpid()}.json")  # several ranks may end at once
-        temporary.write_text(json.dumps(output, default=float))  # numbers of numpy and torch
+        temporary.write_text(json.dumps(output))
         temporary.replace(self._path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -265,10 +266,12 @@ def room_for(spec: AllocationSpec, needs: JobNeeds, jobs: int | None) -> int:
     """Returns how many such jobs an allocation runs at once, at most `jobs`; that many if the site does not tell."""
     from hpo_pilot.hpc.plan import jobs_at_once
 
-    node = spec.site.node.model_copy(update={"cores": spec.node_cores or spec.site.node.cores})
-    found = jobs_at_once(spec.site.model_copy(update={"node": node}), needs, spec.nodes, spec.minutes)
-    # Without the cores of a node, it is one job a node.
-    return jobs if jobs and found and node.cores is None else min(found, jobs or found)
+    node = spec.site.node
+    # Without its cores, a node would have room for one job; with the user's number, only its GPUs limit it.
+    cores = spec.node_cores or node.cores or (needs.cores * math.ceil(jobs / spec.nodes) if jobs else None)
+    site = spec.site.model_copy(update={"node": node.model_copy(update={"cores": cores})})
+    found = jobs_at_once(site, needs, spec.nodes, spec.minutes)
+    return min(found, jobs or found)
 
 
 def keep(
@@ -305,7 +308,7 @@ def keep(
     check_shape(first)
     room = jobs or nodes * max(1, first.site.node.gpu_count)
 
-    if first.site.node.cores is None and not (first.node_cores or jobs):
+    if not (first.site.node.cores or first.site.node.gpu_count or first.node_cores or jobs):
         one = f"the profile {first.site.name} does not say how many cores a node has"
         typer.echo(f"{one}: each is counted as room for one job; --node-cores N or --jobs N say more")
 

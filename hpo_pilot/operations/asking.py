@@ -8,7 +8,7 @@ import math
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -108,8 +108,7 @@ class AskedSearch:
             InputError: another result counts already, which the message has; a value or the trial is missing.
             TryAgainError: nothing answers: tell it again.
         """
-        # Numbers of numpy and torch have no dimension, and are not `int` or `float`.
-        is_number = isinstance(value, int | float) or getattr(value, "ndim", 1) == 0
+        is_number = not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0  # torch's have no dimension
         values: Any = [] if value is None else [value] if is_number else value
         try:
             numbers = {name: float(one) for name, one in (metrics or {}).items()}

@@ -230,15 +230,14 @@ def _programs(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def payload_files(payload: Path | None, without: Path | None = None) -> Iterator[tuple[str, Path]]:
-    """Returns the files of a payload's folder with their names in the archive, in order.
+    """Returns the files of a payload's folder with their names in the archive, in order; not those behind links.
 
     Args:
         payload: the folder; None: no files.
         without: a file to leave out.
 
     Raises:
-        InputError: the folder cannot be read, has a file under one of the runner's names, a link that leads out, or a
-            link to a folder.
+        InputError: the folder cannot be read, has a file under one of the runner's names, or a link to a file outside.
     """
     if payload is None:
         return
@@ -250,8 +249,6 @@ def payload_files(payload: Path | None, without: Path | None = None) -> Iterator
 
     for where, folders, names in os.walk(root, onerror=refuse):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED)
-        if (link := next((path for name in folders if (path := Path(where, name)).is_symlink()), None)) is not None:
-            raise InputError(f"payload.files: {link} is a link to a folder, which is not packed: copy the folder")
         for name in sorted(names):
             path = Path(where, name)
             inside = path.relative_to(root).as_posix()

@@ -509,7 +509,12 @@ class ForeignServerReader:
         self._watches.read(ref.jedi_task_id, look.visible, filter(None, delivered.values()), unready=unready)
         self._looks[ref.jedi_task_id] = replace(look, at=time.monotonic())
         # The task itself ends later than its last job, when the caller no longer looks at it.
-        all_told = bool(missing) and set(missing) <= set(delivered.values())
+        # What was not run is submitted again when the task has ended, so its caller looks again.
+        all_told = bool(missing) and set(missing) <= {
+            report.number
+            for report in reports
+            if report.reports and all(one.status != "not run" for one in report.reports)
+        }
         if all_told or (over and all(report.state.is_over for report in reports)):
             self._watches.forget(ref.jedi_task_id)
             self._delivered.pop(ref.jedi_task_id)

@@ -88,9 +88,11 @@ class Checkpoints:
             restless = began - self.changed > SAVE_EVERY  # always being written: a short pause between writes is enough
             if settled or time.time() - max(entry[2] for entry in seen) >= (QUIET / 10 if restless else QUIET):
                 shutil.rmtree(self.new, ignore_errors=True)
+                if self.is_whole(self.kept):  # else the old copy is the only one
+                    shutil.rmtree(self.old, ignore_errors=True)
                 self.seal(self.new, self.copy(".", self.new))
                 if self.look() == seen:
-                    shutil.rmtree(self.old, ignore_errors=True)  # only now: it may be the only whole copy
+                    shutil.rmtree(self.old, ignore_errors=True)
                     if os.path.isdir(self.kept):
                         os.rename(self.kept, self.old)
                     os.rename(self.new, self.kept)

@@ -37,7 +37,9 @@ class Figures:
         self.value = None  # type: Any
         self.rest = b""
         self.seen, self.next = (), 0.0  # type: Any, float
-        self.head, self.offset, self.taken = b"", 0, 0  # of the file of intermediate values: what was taken of it
+        # Of the file of intermediate values: its first line, what was before `offset`, the number of rows there, and
+        # the largest such number.
+        self.head, self.last, self.offset, self.place, self.taken = b"", b"", 0, 0, 0
 
     def feed(self, data: bytes) -> None:
         """Take a part of the payload's output; carriage returns end lines too."""
@@ -64,28 +66,30 @@ class Figures:
         self.seen = seen
         for row in rows:
             self.append(row.get(self.progress["step"]), row.get(self.progress["column"]))
-        self.next += 20 * (time.monotonic() - began)  # looks take 5% of the time
+        self.next += min(20 * (time.monotonic() - began), 30)  # looks take 5% of the time
 
     def new_rows(self, name: str, whole: bool) -> "List[Dict[Any, Any]]":
         """Return the rows that were not taken yet; `whole`: also a last row without an end of line."""
         check_inside(name)
+        if not os.path.isfile(name):
+            raise ValueError("no plain file")
         found = []  # type: List[Dict[Any, Any]]
         with open(name, "rb") as file:
             head = file.readline(LIMIT)
+            file.seek(max(0, self.offset - len(self.last)))
             # Loggers may write the whole file again, with more columns.
-            again = head != self.head or os.path.getsize(name) < self.offset
-            start, skip = (len(head), self.taken) if again else (self.offset, 0)
+            if head != self.head or file.read(len(self.last)) != self.last:
+                self.head, self.last, self.offset, self.place = head, head[-LONGEST:], len(head), 0
             while head.endswith(b"\n"):
-                file.seek(start)
+                file.seek(self.offset)
                 data = file.read(LIMIT)
-                end = len(data) if whole and len(data) < LIMIT else data.rfind(b"\n") + 1
-                if not end:
+                data = data if whole and len(data) < LIMIT else data[: data.rfind(b"\n") + 1]
+                if not data:
                     break
-                rows = table((head + data[:end]).decode("utf-8-sig", "replace"))
-                found += rows[skip:]
-                skip, start = max(0, skip - len(rows)), start + end
-            self.head, self.offset = head, start
-        self.taken += len(found)
+                rows = table((head + data).decode("utf-8-sig", "replace"))
+                found += rows[max(0, self.taken - self.place) :]
+                self.last, self.offset, self.place = data[-LONGEST:], self.offset + len(data), self.place + len(rows)
+                self.taken = max(self.taken, self.place)
         return found
 
     def end(self) -> None:
@@ -121,7 +125,7 @@ class Figures:
             known = list(rows[0]) if rows else []
         else:
             column, found, known = self.result["key"], [], []
-            for document in documents(self.read(name), name):
+            for document in documents(self.read(name, head=False), name):
                 known = list(document) if isinstance(document, dict) else known
                 found += values_at(document, column)
         if not found:
@@ -129,15 +133,15 @@ class Figures:
             raise ValueError("%s has no value of %r; it has %s" % (name, column, there))
         return found[-1]
 
-    def read(self, name: str) -> str:
-        """Return the text of a file in the job's folder; of a large one the first line and the last ones."""
+    def read(self, name: str, head: bool = True) -> str:
+        """Return the text of a file in the job's folder; of a large one the last lines, and with `head` the first."""
         check_inside(name)
         if os.path.isfile(name) and os.path.getsize(name) > LIMIT:
             with open(name, "rb") as file:
-                head = file.readline(LIMIT)
+                first = file.readline(LIMIT) if head else b""
                 file.seek(-LIMIT // 2, os.SEEK_END)
                 file.readline()
-                return (head + file.read(LIMIT)).decode("utf-8-sig", "replace")
+                return (first + file.read(LIMIT)).decode("utf-8-sig", "replace")
         try:
             return self.written(name, LIMIT).decode("utf-8-sig", "replace")
         except ValueError as error:

@@ -44,6 +44,7 @@ class FakeBatch(BatchSystem):
         return dict(self.known)
 
     def cancel(self, ids: Collection[str]) -> None:
+        assert ids, "the real commands refuse to cancel nothing"
         for number in ids:
             self.cancelled.append(number)
             self.turn(number, BatchState.CANCELLED)

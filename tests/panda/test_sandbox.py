@@ -60,14 +60,6 @@ def test_a_link_that_leads_out_is_refused(payload, tmp_path):
         build_sandbox(payload, {}, tmp_path / "out")
 
 
-def test_a_link_to_a_folder_is_refused(payload, tmp_path):
-    """It was left out without a word."""
-    (tmp_path / "shared").mkdir()
-    (payload / "common").symlink_to(tmp_path / "shared")
-    with pytest.raises(InputError, match="common is a link to a folder"):
-        build_sandbox(payload, {}, tmp_path / "out")
-
-
 def test_a_folder_that_may_be_listed_but_not_entered_is_refused(payload, tmp_path, monkeypatch):
     def refused(path):
         raise PermissionError(13, "Permission denied", str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -135,7 +136,12 @@ def test_large_files_are_read_in_parts(tmp_path, monkeypatch):
 def test_a_table_that_is_written_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     figures = hpo_pilot_figures.Figures({"progress": TABLE}, "out", lambda name, _: (tmp_path / name).read_bytes())
-    for text in ("epoch,val_loss\n0,1\n1,", "lr,epoch,val_loss\n3,0,1\n3,1,2\n"):
+    os.mkfifo("pipe")
+    figures.progress["file"] = "pipe"
+    figures.look()  # nobody writes to it
+    figures.progress["file"] = "m.csv"
+    again = "lr,epoch,val_loss\n3,0,1\n"  # seen while it is written
+    for text in ("epoch,val_loss\n0,1\n1,", "epoch,val_loss\n00,1.00\n", again, again + "3,1,2\n"):
         (tmp_path / "m.csv").write_text(text)
         figures.next = 0.0
         figures.look()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import Problem, SearchFileError
+from hpo_pilot.files import payload_notes
 from hpo_pilot.steering.search_file import Examination, examine, load_search
 
 from .conftest import GOOD
@@ -527,3 +528,14 @@ def test_what_has_no_meaning_without_a_payload(tmp_path: Path, line: str, place:
     assert any(problem.path.startswith(place) and hint in problem.suggestion for problem in problems)
     (tmp_path / "a.yaml").write_text(whole.replace(line, "payload: none" if line.startswith("payload") else ""))
     assert load_search(tmp_path / "a.yaml").payload.is_none
+
+
+def test_links_to_folders_are_named(tmp_path):
+    """They are not packed."""
+    (tmp_path / "p").mkdir()
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "p" / "common").symlink_to(tmp_path / "shared")
+    (tmp_path / "p" / "gone").symlink_to(tmp_path / "nowhere")
+    assert [said for said, _ in payload_notes("p", "true", tmp_path)] == [
+        "common in p is a link to a folder, and is not packed"
+    ]
