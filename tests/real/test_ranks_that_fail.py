@@ -80,7 +80,7 @@ def verdict(panda: FakePanda, panda_id: int) -> dict[str, Any]:
 
 
 def assert_none_is_left(pilot: PilotProcess) -> None:
-    until(lambda: not ranks_left(pilot), lambda: str(ranks_left(pilot)), 10)
+    until(lambda: not ranks_left(pilot), lambda: str(ranks_left(pilot)), 60)
 
 
 def test_a_rank_that_dies_ends_all_and_says_why(panda: FakePanda, pilot: PilotProcess) -> None:
