@@ -157,7 +157,7 @@ def made(monkeypatch) -> list[str]:
 
 
 def test_nothing_else_waits_for_slow_figures_and_reports(pages, made, monkeypatch):
-    """They waited in the few threads of all pages and calls; quick figures, and older ones, are answered meanwhile."""
+    """They waited in the few threads of all pages and calls; quick figures are answered meanwhile."""
     name, alice = pages.submit("slowly"), pages.browser("alice")
     pages.results(name)
     importance, report = f"/searches/{name}/figures/importance", f"/searches/{name}/download/report"
@@ -182,7 +182,7 @@ def test_nothing_else_waits_for_slow_figures_and_reports(pages, made, monkeypatc
             sent = [asyncio.create_task(browser.get(path)) for path in slow]
             async with asyncio.timeout(60):
                 await asyncio.to_thread(begun.wait, 60)
-                quick = ("/help", f"/searches/{name}/figures/convergence", importance)
+                quick = ("/help", f"/searches/{name}/figures/convergence")
                 answers = [await browser.get(path) for path in quick]
                 assert made == ["importance", "convergence"]
                 go_on.set()
