@@ -27,7 +27,7 @@ def prun(folder: Path, *options: str, script: str = "PrunScript") -> dict[str, A
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert "\x01" in done.stdout, done.stdout + done.stderr

@@ -63,7 +63,7 @@ class RunningApi:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(600)
         if self.process.stdout is not None:
             self.process.stdout.close()
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
 
-_START_SECONDS = 120.0
+_START_SECONDS = 600.0
 
 
 class ServerProcess:

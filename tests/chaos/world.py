@@ -141,7 +141,7 @@ class Kept:
                         step(process)
                     except psutil.Error:
                         continue
-            psutil.wait_procs(every, timeout=60)
+            psutil.wait_procs(every, timeout=600)
         self.look()
 
     def stop(self, seconds: float = 600.0) -> None:
@@ -272,7 +272,7 @@ class World:
 
     # --- what happens by itself ---
 
-    def wait_for(self, condition: Any, seconds: float = 120.0) -> None:
+    def wait_for(self, condition: Any, seconds: float = 600.0) -> None:
         """Waits for a condition.
 
         Raises:

@@ -113,7 +113,7 @@ class Terminal:
     def resize(self, columns):
         self._resize(self._fd, columns)
 
-    def _read(self, seconds=20.0):
+    def _read(self, seconds=600.0):
         """Adds what it writes next; false when it has ended."""
         assert select.select([self._fd], [], [], seconds)[0], self.text[-2000:]
         try:

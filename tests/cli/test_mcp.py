@@ -100,7 +100,7 @@ def test_what_is_no_message(work: Path) -> None:
     bug = {**wrong, "params": {"name": "status", "arguments": {"identity": "\ud800"}}}
     sent += [json.dumps(wrong), json.dumps(bug), '{"id": 3, "method": "ping"}']
     command = [sys.executable, *COMMAND, "--workdir", str(work)]
-    done = subprocess.run(command, input="\n".join(sent), capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, input="\n".join(sent), capture_output=True, text=True, check=True, timeout=600)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     codes = [answer.get("error", {}).get("code") for answer in answers]
     assert codes == [-32700, -32700, -32700, -32601, None, None, None]

@@ -33,7 +33,7 @@ def shown(tmp_path_factory):
         yield root / "work", lines, process
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(600)
         process.stdout.close()
 
 
@@ -44,9 +44,9 @@ def test_the_pages_say_where_they_are_and_the_link_signs_in_once(shown):
     assert link.startswith(f"{url}/login?code=")
     assert lines[2].startswith("from another machine: ssh -N -L ")
     browser = requests.Session()
-    assert browser.get(link, timeout=60).status_code == 200
-    assert "shown" in browser.get(f"{url}/", headers={"Accept": "text/html"}, timeout=60).text
-    assert requests.get(link, timeout=60).status_code == 403
+    assert browser.get(link, timeout=600).status_code == 200
+    assert "shown" in browser.get(f"{url}/", headers={"Accept": "text/html"}, timeout=600).text
+    assert requests.get(link, timeout=600).status_code == 403
     assert stat.S_IMODE((work / "tokens" / "monitor.json").stat().st_mode) == 0o600
     assert (work / "monitor.url").read_text().strip() == url
 
@@ -55,7 +55,7 @@ def test_another_link_is_a_command_away(shown):
     work, _, _ = shown
     done = run("--link", "--workdir", str(work))
     assert done.returncode == 0, done.stderr
-    assert requests.get(done.stdout.strip(), timeout=60).status_code == 200
+    assert requests.get(done.stdout.strip(), timeout=600).status_code == 200
 
 
 def test_a_service_is_named_by_its_url(shown):

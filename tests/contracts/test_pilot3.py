@@ -77,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def cached(server: RunningServer, path: str) -> dict[str, Any]:
-    answer = requests.get(f"{server.url}/cache/{path}", timeout=30)
+    answer = requests.get(f"{server.url}/cache/{path}", timeout=600)
     assert answer.ok
     found: dict[str, Any] = answer.json()
     return found
@@ -89,7 +89,7 @@ def get_job(server: RunningServer, release: Release, queue: str) -> dict[str, st
     headers["User-Agent"] = f"pilot/{release.version} (Python 3.11.2; Linux x86_64)"
     given = {"siteName": queue, "computingElement": queue, "prodSourceLabel": "user", "diskSpace": 75662, "node": "wn"}
     given |= {"workingGroup": "", "cpu": 2599.998, "mem": 24105.55, "allowOtherCountry": "False"}
-    answer = requests.post(f"{server.url}/server/panda/getJob", data=given, headers=headers, timeout=30)
+    answer = requests.post(f"{server.url}/server/panda/getJob", data=given, headers=headers, timeout=600)
     job = dict(parse_qsl(answer.text, keep_blank_values=True))
     assert job["StatusCode"] == "0", answer.text
     return job

@@ -110,7 +110,7 @@ class Scan:
             yield process
             if process.poll() is None:
                 process.terminate()
-                process.communicate(timeout=60)
+                process.communicate(timeout=600)
                 assert process.returncode == 0
         finally:
             if process.poll() is None:
@@ -119,7 +119,7 @@ class Scan:
 
     def until(self, state: str, name: str = "demo", *, trials: int = 0, idle: bool = False) -> dict[str, Any]:
         """The status at a state; `trials`: with so many that are over; `idle`: with none that is not."""
-        end = time.monotonic() + 180
+        end = time.monotonic() + 600
         while time.monotonic() < end:
             status = self.json("status", name)
             over = sum(n for kind, n in status["trials"].items() if kind in ("finished", "failed"))

@@ -37,7 +37,7 @@ def test_a_finished_search(scan: Scan) -> None:
         environment = panda_environment(panda.url, scan.root / "none", None) | {"READER_USER": nickname()}
         arguments = [str(READER), url, certifi.where(), "demo", "user.*.demo.*"]
         done = subprocess.run(
-            [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=600, check=False
         )
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)["report"]

@@ -41,7 +41,7 @@ TWO_RANKS = {"minutes": 1, "memory_mb": 500, "ranks_per_node": 2, "cores": 2}
 def make_venv(folder: Path) -> Path:
     """A real virtual environment that holds a module `marker`."""
     base = Path(sys.base_prefix, "bin", "python3")
-    subprocess.run([base, "-m", "venv", "--without-pip", folder], check=True, timeout=120)
+    subprocess.run([base, "-m", "venv", "--without-pip", folder], check=True, timeout=600)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "marker.py").write_text(f"NAME = {folder.name!r}\n")
     (folder / "bin" / "torchrun").write_text(TORCHRUN)

@@ -53,7 +53,7 @@ class Script:
 
     def run(self, seed: int = 0) -> tuple[str, str]:
         """Runs it to the end; returns the last lines of what it printed and of its errors."""
-        output, errors = self.start(seed).communicate(timeout=240)
+        output, errors = self.start(seed).communicate(timeout=600)
         return output.strip(), errors
 
     def interrupt(self) -> str:
@@ -62,7 +62,7 @@ class Script:
         assert process.stderr is not None
         next(line for line in process.stderr if "best value" in line)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=600)
         return errors.splitlines()[-1]
 
 

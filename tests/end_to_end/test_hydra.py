@@ -57,7 +57,7 @@ def sweep(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
         (folder / name).write_text(text)
     where = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # of hydra_plugins
     command = [sys.executable, "src/app.py", "-m", *overrides]
-    return subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, timeout=600, check=False)
 
 
 GIVEN = "note='it\\'s {lr}'", "+new=[1,2]", "layers=range(1,4)"

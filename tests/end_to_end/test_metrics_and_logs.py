@@ -40,7 +40,7 @@ class Stage:
     def asked(self, url: str, role: str | None) -> requests.Response:
         token = (self.scan.workdir / "tokens" / f"{role}.token").read_text().strip() if role else ""
         headers = {"Authorization": f"Bearer {token}"} if role else {}
-        return requests.get(f"{url}/metrics", headers=headers, timeout=60)
+        return requests.get(f"{url}/metrics", headers=headers, timeout=600)
 
 
 def read_until(process, pattern, lines):
@@ -77,7 +77,7 @@ def stage(tmp_path_factory):
         for process in (pilot, service):
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-                process.wait(60)
+                process.wait(600)
 
 
 def families(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -92,7 +92,7 @@ def families(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     return found
 
 
-def eventually(look, seconds=60.0):
+def eventually(look, seconds=600.0):
     end = time.monotonic() + seconds
     while True:
         try:
@@ -134,7 +134,7 @@ def test_the_server_tells_of_jobs_and_calls(stage):
 
 
 def test_the_pilot_tells_of_its_jobs(stage):
-    text = requests.get(f"{stage.pilot}/metrics", timeout=60).text
+    text = requests.get(f"{stage.pilot}/metrics", timeout=600).text
     found = families(text)
     assert found["hpo_pilot_pilot_jobs_ended_total"] == {(("outcome", "finished"), ("reason", "")): 4}
     assert found["hpo_pilot_pilot_slots"] == {(): 2}
@@ -149,14 +149,14 @@ def test_the_pilot_tells_of_its_jobs(stage):
 def test_metrics_want_a_token(stage, which):
     url = getattr(stage, which)
     assert stage.asked(url, None).status_code == 401
-    refused = requests.get(f"{url}/metrics", headers={"Authorization": "Bearer nonsense"}, timeout=60)
+    refused = requests.get(f"{url}/metrics", headers={"Authorization": "Bearer nonsense"}, timeout=600)
     assert refused.status_code == 401 and "hpo_pilot_" not in refused.text
     for role in ("user", "pilot"):
         assert stage.asked(url, role).status_code == 200
 
 
 def test_no_token_and_no_payload_s_text_is_in_the_figures(stage):
-    texts = stage.text(stage.api) + stage.text(stage.panda) + requests.get(f"{stage.pilot}/metrics", timeout=60).text
+    texts = stage.text(stage.api) + stage.text(stage.panda) + requests.get(f"{stage.pilot}/metrics", timeout=600).text
     for path in (stage.scan.workdir / "tokens").glob("*.token"):
         assert path.read_text().strip() not in texts
     assert str(stage.scan.root) not in texts
@@ -165,7 +165,7 @@ def test_no_token_and_no_payload_s_text_is_in_the_figures(stage):
 def test_what_the_examples_ask_for_is_there(stage):
     """Every metric of the dashboard and of the alerts is one that a process tells of."""
     texts = eventually(lambda: stage.text(stage.api)) + stage.text(stage.panda)
-    texts += requests.get(f"{stage.pilot}/metrics", timeout=60).text
+    texts += requests.get(f"{stage.pilot}/metrics", timeout=600).text
     told = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", texts, re.MULTILINE):
         told |= {name, *(f"{name}{end}" for end in ("_bucket", "_count", "_sum"))} if kind == "histogram" else {name}

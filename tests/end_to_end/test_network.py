@@ -37,7 +37,7 @@ def test_pilots_elsewhere_over_tls(scan, tmp_path):
         lines = iter(service.stdout.readline, "")
         assert any(str(authority) in line for line in lines)
         with pytest.raises(requests.exceptions.SSLError):
-            requests.get(f"{url}/api/v1/system/is_alive", timeout=60)
+            requests.get(f"{url}/api/v1/system/is_alive", timeout=600)
         token = tmp_path / "elsewhere.token"
         scan.here("token", "create", "--name", "site", "--role", "pilot", "--days", "1", "-o", str(token))
         scan.here("submit", str(scan.file))
@@ -48,7 +48,7 @@ def test_pilots_elsewhere_over_tls(scan, tmp_path):
             scan.until("done")
         finally:
             pilot.terminate()
-            pilot.wait(60)
+            pilot.wait(600)
         assert scan.json("best", "demo")["value"] == 0.0
 
 

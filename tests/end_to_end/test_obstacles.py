@@ -89,7 +89,7 @@ def test_a_full_disk(scan, tmp_path):
         ["unshare", "--mount", "bash", "-c", script.read_text(), sys.executable, str(scan.root), str(disk)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert "status 3" in result.stdout, (result.stdout, result.stderr)

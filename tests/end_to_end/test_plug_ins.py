@@ -34,7 +34,7 @@ def install(package: Path, written: dict[str, str]) -> Path:
         (package / name).write_text(text)
     installed = package / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "--target", installed, package], check=True, timeout=300)
+    subprocess.run([*pip, "--target", installed, package], check=True, timeout=600)
     return installed
 
 
@@ -121,6 +121,6 @@ def test_a_class_that_cannot_be_used_is_named(scan: Scan, tmp_path: Path, value:
 
 def _run(scan: Scan, *words: str) -> str:
     env = {**os.environ, **scan.environment, "COLUMNS": "400"}
-    done = subprocess.run([*HPO_PILOT, *words], env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*HPO_PILOT, *words], env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 2, done
     return done.stdout + done.stderr

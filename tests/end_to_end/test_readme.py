@@ -40,7 +40,7 @@ def run(folder: Path, *command: str) -> str:
     """Runs one of the README's command lines as a user whose environment is active would."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     result = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert result.returncode == 0, (command, result.stdout, result.stderr)
     return result.stdout

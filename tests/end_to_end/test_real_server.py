@@ -69,7 +69,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(manager, "POLITE", replace(manager.POLITE, retry_seconds=(0.2, 0.5)))
     yield foreign
     pilot.terminate()
-    pilot.wait(30)
+    pilot.wait(600)
     foreign.stop()
     server.stop()
 

@@ -79,7 +79,7 @@ def test_searches_do_not_wait_for_pages_that_start_slowly_or_are_killed(scan):
         assert any("serving" in line for line in iter(service.stdout.readline, ""))
         assert child_of(service, "hpo_pilot.web").pid != pages.pid
         service.terminate()
-        service.communicate(timeout=60)
+        service.communicate(timeout=600)
         assert service.returncode == 0
     finally:
         service.kill()
@@ -104,7 +104,7 @@ def test_a_run_that_watches_takes_over_when_the_service_dies(scan):
         run = scan.start("run", str(scan.file))
         scan.until("running", trials=1)
         service.kill()
-        output, _ = run.communicate(timeout=180)
+        output, _ = run.communicate(timeout=600)
         assert run.returncode == 0, output
     assert [trial["state"] for trial in scan.trials()] == ["finished"] * 10
 

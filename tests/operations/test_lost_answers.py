@@ -57,7 +57,7 @@ def test_a_registration_whose_answer_is_lost_is_one(tmp_path):
 
     def losing(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         headers = {name: value for name, value in headers.items() if name.lower() != "host"}
-        answer = requests.request(method, api.url + path, headers=headers, data=body, timeout=60)
+        answer = requests.request(method, api.url + path, headers=headers, data=body, timeout=600)
         kind = path.partition("?")[0].rsplit("/", 1)[-1]
         if method == "POST" and kind in ("searches", "extend") and kind not in lost:
             lost.append(kind)
@@ -77,7 +77,7 @@ def test_a_registration_whose_answer_is_lost_is_one(tmp_path):
         assert lost == ["searches", "extend"]
         token = {"Authorization": f"Bearer {api.token_file('alice').read_text().strip()}"}
         body = {"add": {"trials": 5}, "seen": {"trials": 9}}  # whose budget was seen is not known
-        refused = requests.post(f"{api.url}/api/v1/searches/pair/extend", json=body, headers=token, timeout=60)
+        refused = requests.post(f"{api.url}/api/v1/searches/pair/extend", json=body, headers=token, timeout=600)
         assert 400 <= refused.status_code < 500
         assert [segment["budget"]["trials"] for segment in client.status("pair")["segments"]] == [9, 9]
 

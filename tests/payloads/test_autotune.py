@@ -74,7 +74,7 @@ def job(tmp_path: Path, compiled: None) -> Path:
 def verdict_of(folder: Path) -> dict[str, Any]:
     """The verdict of `train.py` in a Python without site-packages."""
     command = [sys.executable, "-I", "-S", "-c", "import sys; sys.path.insert(0, '.'); import train; train.main()"]
-    subprocess.run(command, cwd=folder, timeout=60, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=folder, timeout=600, check=True, stdout=subprocess.DEVNULL)
     verdict: dict[str, Any] = json.loads((folder / "output.json").read_text())
     return verdict
 

@@ -50,7 +50,7 @@ def run(folder: Path, point: Any, *arguments: str, **environment: str) -> dict[s
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HPO_PILOT_")}
     command = [sys.executable, "train.py", *arguments]
     ended = subprocess.run(
-        command, cwd=folder, env={**inherited, **environment}, timeout=60, capture_output=True, check=False
+        command, cwd=folder, env={**inherited, **environment}, timeout=600, capture_output=True, check=False
     )
     assert ended.returncode == 0, ended.stderr.decode()
     verdict: dict[str, Any] = json.loads((folder / "output.json").read_text())

@@ -69,7 +69,7 @@ def run_here(folder: Path, point: Any, **environment: str) -> dict[str, Any]:
 def run(folder: Path, point: Any, **environment: str) -> dict[str, Any]:
     """The verdict of a training that ran to its end."""
     process = start(folder, point, **environment)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == 0
     verdict: dict[str, Any] = json.loads((folder / "output.json").read_text())
     return verdict
@@ -109,7 +109,7 @@ def test_killed_and_gone_on_equals_undisturbed_bit_for_bit(
     run_here(undisturbed, point)
 
     process = start(killed, point)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not list((killed / "ckpt").glob("*.joblib")) and time.monotonic() < deadline:
         time.sleep(0.002)
     process.kill()

@@ -177,7 +177,7 @@ class FakePanda:
         with self.changed:
             return [r for r in self.reports if r["job_id"] == panda_id and status in (None, r["job_status"])]
 
-    def final(self, panda_id: int, seconds: float = 180.0) -> dict[str, Any]:
+    def final(self, panda_id: int, seconds: float = 600.0) -> dict[str, Any]:
         end = time.monotonic() + seconds
         with self.changed:
             while True:
@@ -197,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.connection.settimeout(60)
+        self.connection.settimeout(600)
 
     def _answer(self, body: Any, status: int = 200) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -230,7 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
         self.panda.uploads += 1
-        self.panda.takes_uploads.wait(180)
+        self.panda.takes_uploads.wait(600)
         if not self._is_refused():
             self.panda.stored[self.path.rpartition("/")[2]] = data
             self._answer({"success": True, "message": "", "data": None})
@@ -352,7 +352,7 @@ class PilotProcess:
 
     def end(self) -> int:
         self.processes[-1].terminate()
-        return self.processes[-1].wait(180)
+        return self.processes[-1].wait(600)
 
 
 @pytest.fixture
@@ -367,7 +367,7 @@ def pilot(tmp_path, panda):
 
 @pytest.fixture
 def until():
-    def wait(condition: Callable[[], object], seconds: float = 180.0) -> None:
+    def wait(condition: Callable[[], object], seconds: float = 600.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "waited in vain"

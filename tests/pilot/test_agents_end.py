@@ -149,7 +149,7 @@ def test_jobs_have_what_the_allocation_leaves_them_to_save(allocation, panda, un
     until(lambda: allocation.takes(one) == [] and one.stopped.is_set())
     assert one.saving == 65.0 and not saved.wait(1.0)
     allocation.pilot._job_is_over()
-    draining.result(60)
+    draining.result(600)
     assert saved.is_set()
 
 
@@ -163,7 +163,7 @@ def test_a_call_that_brings_a_part_of_a_job_waits_on(allocation, until):
     allocation.agents._door.call(allocation.agents._agents["n1"].news.set)
     until(lambda: begun == [part])
     job = allocation.place()
-    assert asked.result(60) == [job]
+    assert asked.result(600) == [job]
 
 
 def test_images_of_one_name_and_time_are_two(tmp_path, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_payloads_call_is_no_sign_of_life_of_an_agent(allocation):
         f"{allocation.url}/points/x/idds",
         headers={"X-HPO-Pilot-Node": "n1"},
         verify=str(allocation.folder / "certificate.pem"),
-        timeout=60,
+        timeout=600,
     )
     assert "no agent" not in answer.text and not allocation.agents._agents["n1"].has_come
 

@@ -106,7 +106,7 @@ def test_each_job_has_its_own():
         for _ in range(50)
     ]
     for one in runs:
-        one.result(60)
+        one.result(600)
     assert not used and not cores_used.total() and most[0] > 8
     assert made.pool.is_empty and made.pool.usage().endings == {Ending.FINISHED: 50}
 
@@ -119,7 +119,7 @@ def test_what_is_asked_for():
     reserved = made.reserve(coreCount=3, hpoCampaign="mine")
     waiting = made.waits()  # the job takes a part of the nodes that is not known yet
     made.assign(reserved)
-    waiting.result(60)
+    waiting.result(600)
     free = made.pool.wait_for_some(made.draining)
     assert free.request is not None and free.patience == 1.0
     assert sorted((o.nodes, o.cores) for o in free.request.now) == [(1, 1), (1, 4)]
@@ -135,7 +135,7 @@ def test_no_more_steps_than_the_site_can_do():
     waiting = made.waits()
     made.draining.set()
     made.pool.wake()
-    waiting.result(60)
+    waiting.result(600)
 
 
 def test_jobs_that_agents_start_on_several_nodes_take_no_steps():
@@ -151,7 +151,7 @@ def test_jobs_that_agents_start_on_several_nodes_take_no_steps():
     wait([freeing], 0.1)
     assert not freeing.done()
     ended.set()
-    freeing.result(60)
+    freeing.result(600)
     made.pool.spread = ()  # no agents could be started
     assert made.begin(wide)[0].takes_step
     with pytest.raises(LookupError):
@@ -217,7 +217,7 @@ def test_the_end_gives_back_what_waits():
     wait([waiting], 0.1)
     assert not waiting.done() and made.pool.counts() == (1, 1)
     made.pool.drain()
-    assert isinstance(waiting.exception(60), GivenBack) and made.pool.counts() == (1, 0)
+    assert isinstance(waiting.exception(600), GivenBack) and made.pool.counts() == (1, 0)
     made.pool.free(reserved[1], Ending.CUT)
     assert not made.pool.is_empty  # the first goes on
 

@@ -41,7 +41,7 @@ class Cache(JobServer):
     def upload_checkpoint(self, task_id: int, sub_id: str, content: BinaryIO) -> None:
         self._called("upload")
         self.uploading.set()
-        assert self.hold.wait(60)
+        assert self.hold.wait(600)
         content.seek(0)
         self.files[f"{task_id}_{sub_id}"] = content.read()
 
@@ -151,7 +151,7 @@ def test_what_is_on_its_way_when_the_result_comes_is_deleted(tmp_path, cache, sh
     cache.hold.clear()
     put(root(tmp_path), "w", "1")
     shipping.begin(attempt(1))
-    assert cache.uploading.wait(60)
+    assert cache.uploading.wait(600)
     shipping.finish(attempt(1))
     assert cache.calls == ["upload"]
     cache.hold.set()
@@ -202,7 +202,7 @@ def test_a_server_that_is_away_is_waited_for(tmp_path, cache, ship, until, troub
     ended = in_background(shipping.keep, attempt(1), LOST)
     until(lambda: len(cache.calls) >= 1)
     cache.fail = None
-    ended.result(60)
+    ended.result(600)
     assert list(cache.files) == ["5_1"]
 
 
@@ -218,7 +218,7 @@ def test_attempts_whose_turn_does_not_come_end_with_the_pilot(tmp_path, cache, s
     shipping.end()
     until(lambda: sum(one.done() for one in ended) == 2)
     cache.hold.set()
-    assert sorted(one.result(60) for one in ended) == [False] * 2 + [True] * 4
+    assert sorted(one.result(600) for one in ended) == [False] * 2 + [True] * 4
     assert cache.calls == ["upload"] * 4
 
 

@@ -185,7 +185,7 @@ def grid(tmp_path, monkeypatch):
     thread.start()
     yield server
     server.shutdown()
-    thread.join(60)
+    thread.join(600)
     server.server_close()
 
 
@@ -239,7 +239,7 @@ def test_a_certificate_that_is_not_trusted_is_told_with_the_option(tmp_path, mak
         with pytest.raises(ServerAway, match=r"certificate of .* is not trusted: .*--ca"):
             JobServer(make_settings(url)).update(REPORT)
     finally:
-        thread.join(60)
+        thread.join(600)
         listener.close()
 
 

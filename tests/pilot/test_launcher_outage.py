@@ -52,7 +52,7 @@ def test_it_is_tried_until_it_works():
         time.sleep(0.01)
     assert launcher.tried[:3] == [("n1",), ("n2",), ("n3",)] and not launcher.over.is_set()
     launcher.why = ""
-    assert launcher.over.wait(60) and not launcher.outage.is_on
+    assert launcher.over.wait(600) and not launcher.outage.is_on
     launcher.outage.begin("away again", ["n2"])
     assert launcher.outage.is_on
     launcher.outage.stop()
@@ -62,7 +62,7 @@ def test_it_is_not_waited_for_for_ever(monkeypatch):
     monkeypatch.setattr(launch, "_OUTAGE", 0.2)
     launcher = Launcher()
     launcher.outage.begin("away", ["n1"])
-    assert launcher.given_up.wait(60) and launcher.outage.is_on
+    assert launcher.given_up.wait(600) and launcher.outage.is_on
     assert "the launcher has started nothing for" in str(launcher.errors[0]) and "(away)" in str(launcher.errors[0])
 
 

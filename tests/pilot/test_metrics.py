@@ -50,12 +50,12 @@ def test_it_listens_where_it_is_told(make_settings, caplog):
     with metrics_served(parts(make_settings(metrics_port=0))):
         url = caplog.messages[-1].removeprefix("metrics are at ")
         assert url.startswith("http://127.0.0.1:")
-        text = requests.get(url, timeout=60).text
+        text = requests.get(url, timeout=600).text
         assert "hpo_pilot_pilot_slots 3.0" in text
         assert "hpo_pilot_pilot_disk_free_bytes 5.24288e+06" in text
         assert 'queue="LOCAL"' in text
     with pytest.raises(requests.ConnectionError):
-        requests.get(url, timeout=60)
+        requests.get(url, timeout=600)
 
 
 def test_a_port_that_is_taken_is_named(make_settings):

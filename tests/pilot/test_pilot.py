@@ -111,7 +111,7 @@ def test_a_stranger_s_work_folder_is_not_used(make_settings, tmp_path, whose):
 
 def test_one_pilot_per_name(pilot, make_settings):
     first = PilotWorkDir(make_settings())
-    assert pilot.start().wait(60) == TryAgainError.exit_code
+    assert pilot.start().wait(600) == TryAgainError.exit_code
     assert "give this one another --worker-id" in pilot.said()
     assert PilotWorkDir(make_settings(worker_id=2)).key != first.key
 
@@ -220,7 +220,7 @@ def test_drain_lets_running_jobs_end(panda, pilot, until):
     process.terminate()
     until(lambda: "no more jobs" in pilot.said())
     gate.touch()
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     assert panda.final(job)["job_status"] == "finished"
     assert not panda.of(waiting) and [j["PandaID"] for j in panda.waiting] == [waiting]
 
@@ -234,7 +234,7 @@ def test_a_drained_job_is_given_back(panda, pilot, alive, until, how):
     if how == "second signal":
         until(lambda: "no more jobs" in pilot.said())
         process.terminate()
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     report = panda.final(job)
     assert report["job_status"] == "failed" and report["pilot_error_code"] == 1201
     assert panda.workers[-1]["status"] == "finished"
@@ -249,7 +249,7 @@ def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(make_settings):
     class LateServer(JobServer):
         def acquire(self, *_: Any) -> list[dict[str, Any]]:
             asked.set()
-            ended.wait(60)
+            ended.wait(600)
             return [{"PandaID": 1, "attemptNr": 2}]
 
         def worker_finished(self) -> None:
@@ -262,14 +262,14 @@ def test_a_job_that_comes_when_the_pilot_has_ended_goes_back(make_settings):
     settings = make_settings()
     pilot = Pilot(settings, LateServer(settings))
     running = in_background(pilot.run)
-    assert asked.wait(60)
+    assert asked.wait(600)
     pilot.stop()
-    running.result(60)
+    running.result(600)
     assert told == [False]
     ended.set()
     for thread in threading.enumerate():
         if thread.name == "acquire":
-            thread.join(60)
+            thread.join(600)
     assert (told, given) == ([False], [(1, 2)]), "the server must hear at once that nobody runs the job"
 
 
@@ -282,7 +282,7 @@ def test_an_error_in_a_thread_ends_the_pilot(make_settings, monkeypatch):
     monkeypatch.setattr(pilot._server, "update_all", lambda _: 1 / 0)
     pilot._parts.heartbeats._next = lambda _: []
     with pytest.raises(GiveUpError, match=r"ZeroDivisionError.* in heartbeats"):
-        in_background(pilot.run).result(60)
+        in_background(pilot.run).result(600)
 
 
 def test_a_token_refused_now_and_then_ends_no_pilot(make_settings):
@@ -298,9 +298,9 @@ def test_a_token_refused_now_and_then_ends_no_pilot(make_settings):
     settings = make_settings(refused=0.2)
     pilot = Pilot(settings, Moody(settings))
     running = in_background(pilot.run)
-    assert asked.wait(60)
+    assert asked.wait(600)
     pilot.stop()
-    assert running.result(60) == 0
+    assert running.result(600) == 0
 
 
 def test_the_starters_death_is_the_pilots_end(panda, pilot, alive, until):
@@ -310,7 +310,7 @@ def test_the_starters_death_is_the_pilots_end(panda, pilot, alive, until):
     os.close(reading)
     until(lambda: panda.of(job, "running"))
     os.close(writing)
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     assert panda.final(job)["pilot_error_code"] == 1201
     assert not alive(pilot.workdir)
 
@@ -321,7 +321,7 @@ def test_a_pilot_that_waits_begins_when_its_starter_lets_it(panda, pilot):
     waits = pilot.start("--lifeline-fd", str(reading), "--wait", pass_fds=[reading])
     os.close(reading)
     os.close(writing)  # its starter has died before
-    assert waits.wait(60) == 0
+    assert waits.wait(600) == 0
     assert not panda.of(job, "running")
     reading, writing = os.pipe()
     pilot.start("--lifeline-fd", str(reading), "--wait", pass_fds=[reading])
@@ -348,7 +348,7 @@ def test_a_job_over_its_walltime_is_ended(panda, until, make_settings):
     assert report["job_status"] == "failed" and report["pilot_error_code"] == 1213
     assert f"user.me.{job}.log.tgz" in panda.stored
     inside.stop()
-    assert running.result(60) == 0
+    assert running.result(600) == 0
     until(lambda: "watchdog" not in {each.name for each in threading.enumerate()})
 
 

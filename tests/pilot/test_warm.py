@@ -213,6 +213,6 @@ def test_nothing_is_left_of_a_pilot(bench, how, tmp_path):
     every = [*bench.kept(), runner, *runner.children()]
     assert len(every) == 3
     process.send_signal(how)
-    process.wait(60)
+    process.wait(600)
     psutil.wait_procs(every, 30)
     assert not [each for each in every if lives(each.pid)]

@@ -21,7 +21,7 @@ def watchdog():
     thread.start()
     yield thread
     thread.stop()
-    thread.join(60)
+    thread.join(600)
     assert not thread.is_alive()
 
 

@@ -250,7 +250,7 @@ def test_a_warning_ends_it_and_what_kept_a_checkpoint_goes_back(panda, pilot, to
     process.send_signal(signal.SIGUSR1)
     until(lambda: [waits, 1] in panda.given_back)
     assert process.poll() is None
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     assert sorted(panda.given_back) == [[saves, 1], [waits, 1]]
     report = panda.final(does_not)
     assert report["pilot_error_code"] == 1201 and "the allocation came to its end" in report["pilot_error_diag"]

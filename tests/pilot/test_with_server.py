@@ -92,7 +92,7 @@ class Embedded:
 
     def _send(self, method: str, path: str, **options: Any) -> Any:
         headers = {"Authorization": f"Bearer {token('me', Role.USER)}", "Origin": "hpo_pilot"}
-        answer = requests.request(method, f"{self.url}/api/v1/{path}", headers=headers, timeout=60, **options).json()
+        answer = requests.request(method, f"{self.url}/api/v1/{path}", headers=headers, timeout=600, **options).json()
         assert answer["success"], answer
         return answer["data"]
 
@@ -197,7 +197,7 @@ def _said_dead(embedded: Embedded, pilot: PilotProcess, harvester_id: str) -> No
             "Authorization": f"Bearer {token('me', Role.PILOT)}",
             "X-HPO-Pilot-Key": pilot_key(pilot.workdir, f"{harvester_id}-1"),
         },
-        timeout=60,
+        timeout=600,
     )
     assert answer.json()["success"], answer.text
 
@@ -217,7 +217,7 @@ def test_a_trial_goes_on_at_another_pilot(tmp_path, embedded, pilots, until, ali
     else:
         until(lambda: trained.exists() and len(trained.read_text().split()) >= 2)
     os.kill(process.pid, how)
-    process.wait(60)
+    process.wait(600)
     if how is signal.SIGKILL:
         _said_dead(embedded, one, "one")
     assert [path.name for path in cache.glob("hpo_cp_*")] == [f"hpo_cp_{task}_1"]

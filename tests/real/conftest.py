@@ -127,7 +127,7 @@ def kill_after_a_checkpoint(tmp_path: Path, start: Callable[..., subprocess.Pope
 
     def run(name: str, command: str, point: dict[str, Any]) -> None:
         process = start(name, command, point)
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while not list((tmp_path / name / "ckpt").glob("*.pt")) and time.monotonic() < end:
             time.sleep(0.002)
         os.killpg(process.pid, signal.SIGKILL)

@@ -95,7 +95,7 @@ class Pool:
 
     def run(self, *words: str) -> str:
         """Returns what a command prints; it must succeed."""
-        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, f"{words} ended with {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -150,7 +150,7 @@ def running_pool(folder: Path, *, cpus: int = 8, memory_mb: int = 4000) -> Itera
 
 def _has_slot(made: Pool) -> bool:
     words = ["condor_status", "-af", "Name"]
-    done = subprocess.run(words, env=made.environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, env=made.environment, capture_output=True, text=True, timeout=600, check=False)
     return "slot1@" in done.stdout
 
 

@@ -67,7 +67,7 @@ class Pilot3:
             (self.folder / name).mkdir()
         (self.folder / "local.cfg").write_text(self._config())
         (self.folder / "pilot.token").write_text(token.read_text())
-        transformation = requests.get(f"{server}/trf/user/runGen-00-00-02", timeout=30)
+        transformation = requests.get(f"{server}/trf/user/runGen-00-00-02", timeout=600)
         transformation.raise_for_status()
         (self.folder / "harvester" / "runGen-00-00-02").write_bytes(transformation.content)
         for path in (self.folder, *self.folder.rglob("*")):

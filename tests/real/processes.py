@@ -57,7 +57,7 @@ def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -
     finally:
         process.terminate()
         try:
-            process.wait(60)
+            process.wait(600)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -36,8 +36,8 @@ NODES = ("n1", "n2")
 
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 
-_START_SECONDS = 120.0
-_STOP_SECONDS = 60.0
+_START_SECONDS = 600.0
+_STOP_SECONDS = 600.0
 
 #: `KillWait`: what a job gets between SIGTERM and SIGKILL; 30 s is Slurm's own.
 _CONF = """\
@@ -256,7 +256,7 @@ def _stop(cluster: Slurm, daemons: list[subprocess.Popen[bytes]]) -> None:
         daemon.terminate()
     for daemon in daemons:
         try:
-            daemon.wait(_STOP_SECONDS)
+            daemon.wait(60)
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()

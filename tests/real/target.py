@@ -62,7 +62,7 @@ class Target:
         finally:
             if process.poll() is None:
                 process.terminate()
-            process.wait(60)
+            process.wait(600)
 
     def start_pilot(self, workdir: Path) -> subprocess.Popen[bytes]:
         """A pilot process of ours; the caller ends it."""

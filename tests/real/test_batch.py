@@ -119,7 +119,7 @@ def test_kept_for_a_search(slurm: Slurm, tmp_path: Path) -> None:
             until(lambda: scan.json("status", "demo")["state"] == "done", keep)
             until(lambda: "no work is left" in keep.read_text(), keep)
             keeper.terminate()
-            assert keeper.wait(60) == 0
+            assert keeper.wait(600) == 0
         assert "submitted hpo-" not in keep.read_text()  # the second time: it knows what the first has submitted
         until(lambda: scan.json("pilots", "list")[0]["state"] == "cancelled", keep)
         (one,) = scan.json("pilots", "list")

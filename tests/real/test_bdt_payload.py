@@ -147,7 +147,7 @@ def test_a_search_over_a_users_file_from_the_command_to_the_best_point(tmp_path:
 
     budget = {"trials": 4, "parallel": 2}
     write_search(scan, PAYLOADS / "bdt" / "search-front.yaml", edit, budget=budget, folds=2, confirm=None)
-    scan("run", str(scan.file), timeout=120)
+    scan("run", str(scan.file), timeout=600)
     trials = scan.trials()
     assert [trial["state"] for trial in trials] == ["finished"] * 4
     for trial in trials:
@@ -169,5 +169,5 @@ def test_it_needs_scikit_learn_alone(tmp_path: Path) -> None:
     )
     code = f"{blocked} sys.path.insert(0, {str(PAYLOADS / 'bdt')!r}); import train; train.main([])"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HPO_PILOT_")}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=600)
     assert json.loads((tmp_path / "output.json").read_text())["status"] == 0

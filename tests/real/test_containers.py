@@ -134,12 +134,12 @@ def test_it_ends_with_whoever_started_it(ship: Callable[[str], RuntimeBench], na
     until((here.folder / "started").exists)
     if killed:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait(timeout=600)
     os.close(kept)
     if killed and name != "podman":  # they are the payload, and died with it
         return
     until((here.folder / "ended").exists)
-    process.wait(timeout=30)
+    process.wait(timeout=600)
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -179,7 +179,7 @@ def test_nothing_outlives_what_is_killed(
         killed = {"runtime": [runtime], "runner": runners, "transformation": [ours]}
         outliving.kill_at_once(killed.get(what) or list({*runners, runtime, ours}))
         if what in ("runtime", "runner"):
-            process.communicate(timeout=60)
+            process.communicate(timeout=600)
             assert process.returncode != 0
             assert not outliving.left(lives), "its status is told when nothing runs any more"
         until(lambda: not outliving.left(lives))

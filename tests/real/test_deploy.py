@@ -38,7 +38,7 @@ def tool(name: str, package: str) -> str:
 
 def check(*argv: str | Path, **options: object) -> str:
     """Runs a validator; what it says."""
-    done = subprocess.run([*map(str, argv)], capture_output=True, text=True, timeout=60, check=False, **options)  # type: ignore[call-overload]
+    done = subprocess.run([*map(str, argv)], capture_output=True, text=True, timeout=600, check=False, **options)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stdout + done.stderr
     return str(done.stdout + done.stderr)
 
@@ -74,7 +74,7 @@ def nginx_test(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     http = f"http {{ access_log off; {places} include {folder}/site.conf; }}"
     (folder / "nginx.conf").write_text(f"pid {folder}/pid; error_log stderr; events {{}} {http}")
     argv = [nginx, "-t", "-q", "-p", str(folder), "-c", str(folder / "nginx.conf")]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_nginx_takes_its_configuration(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_both_nodes_are_added_up(slurm: Slurm, tmp_path: Path) -> None:
         ["salloc", "-N2", "--exclusive", *srun.command(wrapped, where)],
         srun.environment(where, slurm.environment),
     )
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     read = [json.loads(path.read_text()) for path in (tmp_path / "hpo_pilot_energy").iterdir()]
     assert sorted(one["at"] for one in read) == ["n1", "n1", "n2", "n2"]

@@ -51,7 +51,7 @@ def opened(browser: Any, url: str, **options: Any) -> tuple[Any, list[str]]:
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
     page.goto(url)
-    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    page.wait_for_selector("html[data-drawn]", timeout=600_000)
     page.wait_for_timeout(300)
     return page, said
 

@@ -69,7 +69,7 @@ def as_one_process(tmp_path: Path, environment: dict[str, str]) -> Any:
             env={**environment, **path},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -81,7 +81,7 @@ def as_one_process(tmp_path: Path, environment: dict[str, str]) -> Any:
 
 def test_folds_of_two_ranks_of_three_trials_at_once(scan: Scan, as_one_process: Any) -> None:
     # Slots for the cores of all jobs, however few the machine has: all ranks of all trials run side by side.
-    scan("run", str(scan.file), "--slots", str(TRIALS * FOLDS * RANKS), timeout=300)
+    scan("run", str(scan.file), "--slots", str(TRIALS * FOLDS * RANKS), timeout=600)
     trials = scan.trials()
     assert [trial["state"] for trial in trials] == ["finished"] * TRIALS
     folds = [(trial, fold) for trial in trials for fold in trial["folds"]]

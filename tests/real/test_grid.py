@@ -25,7 +25,7 @@ BASE_PYTHON = Path(sys.base_prefix, "bin", "python3")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder at another place than where it was made, as on CVMFS."""
     made, copy = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("cvmfs") / "pilot"
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--target", made, ROOT], check=True, timeout=500)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--target", made, ROOT], check=True, timeout=600)
     shutil.move(made, copy)
     return copy
 
@@ -49,7 +49,7 @@ def test_a_copied_folder_runs_jobs_without_pip(folder: Path, pilot: PilotProcess
     process = start(pilot, folder, PATH="/usr/bin:/bin", HPO_PILOT_PYTHON=str(BASE_PYTHON))
     assert verdict(panda.final(job))["value"] == 0.5
     process.terminate()
-    assert process.wait(60) == 0, pilot.said()
+    assert process.wait(600) == 0, pilot.said()
 
 
 def test_an_image_root_is_run_by_apptainer(folder: Path, pilot: PilotProcess, panda: FakePanda, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ exec {sys.executable} "$@"''',
     process = start(pilot, image, PATH=f"{tools}:/usr/bin:/bin")
     assert verdict(panda.final(job))["value"] == 0.5
     process.terminate()
-    assert process.wait(60) == 0, pilot.said()
+    assert process.wait(600) == 0, pilot.said()
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ exec {sys.executable} "$@"''',
 def test_it_says_what_is_missing(tmp_path: Path, pilot: PilotProcess, source: str, says: str) -> None:
     (tmp_path / "image" / "usr").mkdir(parents=True)
     (tmp_path / "folder" / "hpo_pilot").mkdir(parents=True)
-    assert start(pilot, tmp_path / source, PATH="/nowhere").wait(60) == 2
+    assert start(pilot, tmp_path / source, PATH="/nowhere").wait(600) == 2
     assert says in pilot.said()

@@ -163,7 +163,7 @@ def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(envi
         document["space"] |= {name: {"type": "categorical", "choices": [POINT[name]]} for name in ("batch", "epochs")}
 
     write_search(scan, DIGITS / "search-horovod.yaml", edit, budget={"trials": 2, "parallel": 1}, folds=1)
-    scan("run", str(scan.file), timeout=300)
+    scan("run", str(scan.file), timeout=600)
     trials = scan.trials()
     assert [trial["state"] for trial in trials] == ["finished"] * 2
     for trial in trials:
@@ -183,7 +183,7 @@ def test_a_search_of_two_rank_trainings_shows_how_well_they_use_their_ranks(envi
 
 
 def test_a_warm_up_goes_up_or_not_at_all(horovod: Path) -> None:
-    done = subprocess.run([horovod, "-c", RATES], cwd=DIGITS, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([horovod, "-c", RATES], cwd=DIGITS, capture_output=True, text=True, timeout=600, check=True)
     small, large = ([float(rate) for rate in line.split()] for line in done.stdout.splitlines())
     assert small == [0.25] * 4
     assert large == [1.0, 2.5, 4.0, 4.0]

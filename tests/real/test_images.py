@@ -39,7 +39,7 @@ def image() -> Path:
     root = CACHE / f"root-sklearn-{made_of.hexdigest()[:12]}"
     if not root.exists():
         argv = [sys.executable, str(SCRIPT), str(root), "--requirements", str(REQUIREMENTS)]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
         if not root.exists():  # nor made by a test beside this one
             missing(f"the image root cannot be made here: {done.stderr.strip()[-500:]}")
     return root
@@ -121,7 +121,7 @@ def test_two_ranks_of_horovod_in_it(folder: Path, image: Path, environment: dict
     )
     done = subprocess.run(
         ["horovodrun", "-np", "2", "--gloo", *rank],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((folder / "output.json").read_text())
@@ -141,7 +141,7 @@ def test_a_debian_of_its_own(tmp_path: Path) -> None:
     argv = RUNTIMES["charliecloud"].wrap(
         ContainerStart(["python", "-c", code], str(tmp_path / "root"), [tmp_path], {}, tmp_path)
     )
-    said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert said.stdout.startswith("(3, 11) 12."), said.stderr
 
 

@@ -94,7 +94,7 @@ class Site:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, (words, done.stdout, done.stderr)
@@ -142,7 +142,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         _write_search(folder, "calo-scan-2", 0.0, 12, 2, 1),
     ):
         command = [_HPO, "run", str(file), "--workdir", str(workdir), "--slots", "4"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
     log = folder / "serve.log"
     with running([_HPO, "serve", "--workdir", str(workdir), "--slots", "4"], environment, log):
@@ -173,7 +173,7 @@ class Watched:
         if self.page.locator("[data-kind]").count():
             for section in self.page.locator("[data-kind]").all():
                 section.scroll_into_view_if_needed()
-            self.page.wait_for_selector("html[data-drawn=true]", state="attached", timeout=60_000)
+            self.page.wait_for_selector("html[data-drawn=true]", state="attached", timeout=600_000)
             self.page.evaluate("scrollTo(0, 0)")
             self.page.wait_for_timeout(300)
 
@@ -197,7 +197,7 @@ def sign_in(site: Site, browser: Browser) -> Callable[..., Any]:
             bypass_csp=bypass_csp,
             reduced_motion="reduce",
         )
-        context.set_default_timeout(120_000)  # milliseconds; the pages are slow on a busy machine
+        context.set_default_timeout(600_000)  # milliseconds; the pages are slow on a busy machine
         watched = Watched(context.new_page(), site)
         watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
         watched.page.on(
@@ -337,7 +337,7 @@ def test_printing_waits_for_every_figure(sign_in):
         page.add_init_script("print = () => { window.printed = document.querySelectorAll('.drawn').length }")
         watched.open("/searches/calo-scan")
         page.keyboard.press("Control+p")
-        page.wait_for_function("() => window.printed", timeout=60_000)
+        page.wait_for_function("() => window.printed", timeout=600_000)
         assert page.evaluate("document.documentElement.dataset.drawn") == "true"
         assert page.locator(".drawn:empty").count() == 0
         watched.check()
@@ -355,7 +355,7 @@ def test_the_files_of_a_trial_reach_nothing(sign_in, site):
         before, title = page.url, page.title()
         page.locator(".shown summary", has_text="report.html").first.click()
         said = json.loads(
-            page.frame_locator("iframe").first.locator("#said", has_text="fetch").inner_text(timeout=120_000)
+            page.frame_locator("iframe").first.locator("#said", has_text="fetch").inner_text(timeout=600_000)
         )
         assert said == {
             "origin": "null",

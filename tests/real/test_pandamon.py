@@ -69,7 +69,7 @@ def test_pbooks_way_to_look(panda_client: Path, tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stderr

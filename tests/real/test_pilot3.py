@@ -74,21 +74,21 @@ class Service:
     def _answers(self) -> bool:
         try:
             self.url = (self.scan.workdir / "tokens" / "address").read_text().partition("\n")[0]
-            return requests.get(f"{self.url}/api/v1/system/is_alive", timeout=60).ok
+            return requests.get(f"{self.url}/api/v1/system/is_alive", timeout=600).ok
         except (FileNotFoundError, requests.RequestException):
             return False
 
     def get(self, path: str, **arguments: Any) -> Any:
         token = (self.scan.workdir / "tokens" / "user.token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Origin": "hpo_pilot"}
-        return requests.get(f"{self.url}/{path}", params=arguments, headers=headers, timeout=60)
+        return requests.get(f"{self.url}/{path}", params=arguments, headers=headers, timeout=600)
 
     def job(self, panda_id: int) -> dict[str, Any]:
         return dict(self.get("api/v1/job/get_description", job_ids=[panda_id]).json()["data"][0])
 
     def stop(self) -> str:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.communicate(timeout=60)[0]
+        return self.process.communicate(timeout=600)[0]
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def promtool():
     tool = shutil.which("promtool") or missing("promtool, of Debian's package prometheus")
 
     def run(*words: str, given: bytes | None = None) -> str:
-        done = subprocess.run([tool, *words], input=given, capture_output=True, check=False, timeout=60)
+        done = subprocess.run([tool, *words], input=given, capture_output=True, check=False, timeout=600)
         assert done.returncode == 0, (done.stdout + done.stderr).decode()
         return (done.stdout + done.stderr).decode()
 

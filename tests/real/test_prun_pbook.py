@@ -52,7 +52,7 @@ class Desk:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
         assert result.returncode == status, (result.returncode, result.stdout, result.stderr)
@@ -95,7 +95,7 @@ def test_prun_runs_jobs_and_their_outputs_come_back(desk, target, tmp_path):
     for number in (1, 2, 3):
         url = f"{target.url}/storage/user.ada.{task}._{number:06d}.out.txt"
         answer = requests.get(
-            url, headers={"Authorization": f"Bearer {token}"}, verify=target.environment["X509_CERT_DIR"], timeout=30
+            url, headers={"Authorization": f"Bearer {token}"}, verify=target.environment["X509_CERT_DIR"], timeout=600
         )
         assert answer.status_code == 200, (url, answer.text)
         texts.add(answer.text)

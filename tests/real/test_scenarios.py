@@ -161,7 +161,7 @@ def test_a_service_pauses_resumes_and_extends(scan, target, name, tmp_path):
             scan("extend", name, "--trials", "2")
             until(lambda: over() == 6 and state() == "done", "two more", target.patience)
         service.send_signal(signal.SIGTERM)
-        output, _ = service.communicate(timeout=60)
+        output, _ = service.communicate(timeout=600)
     finally:
         service.kill()
     assert service.returncode == 0, output

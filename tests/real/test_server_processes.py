@@ -21,7 +21,7 @@ from tests.real.processes import missing
 from tests.server.conftest import RunningServer, serving
 from tests.task_parameters import make_params
 
-_SECONDS = 240.0
+_SECONDS = 600.0
 
 
 @pytest.fixture

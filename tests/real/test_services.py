@@ -102,7 +102,7 @@ def started(command: list[str], log: Path, environment: Mapping[str, str]) -> It
         process.send_signal(signal.SIGCONT)
         process.terminate()
         try:
-            process.wait(60)
+            process.wait(600)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -94,7 +94,7 @@ def test_a_search_from_its_file_to_its_report(slurm: Slurm, folder: Path, image:
     scan.file.write_text(yaml.safe_dump(search(image, horovod.parents[1].resolve() / "bin" / "python", folder / "p")))
     assert f"at once      {TRIALS} jobs" in subprocess.run(
         [*HPO_PILOT, "plan", str(scan.file), "--site", "here"],
-        env={**os.environ, **scan.environment}, capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, **scan.environment}, capture_output=True, text=True, timeout=600, check=True,
     ).stdout  # fmt: skip
 
     def allocate() -> tuple[str, str, Path]:

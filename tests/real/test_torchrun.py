@@ -94,7 +94,7 @@ def test_a_search_shows_how_well_ddp_uses_its_ranks(environment: dict[str, str],
         document["payload"]["outputs"] = ["model.pt", "ranks_timeline.json"]
 
     write_search(scan, PAYLOADS / "resnet50" / "search.yaml", edit, budget={"trials": 1, "parallel": 1})
-    scan("run", str(scan.file), timeout=300)
+    scan("run", str(scan.file), timeout=600)
     (trial,) = scan.trials()
     (fold,) = trial["folds"]
     metrics = fold["metrics"]
@@ -115,7 +115,7 @@ def test_a_sharded_checkpoint_goes_on_with_any_number_of_ranks(train: Any, start
     ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
     for rank in ranks:
         os.kill(int(rank), signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert not (tmp_path / "killed" / "output.json").exists(), "it had ended before the kill: give it more steps"
     for size in (1, 2, 3):
         shutil.copytree(tmp_path / "killed", tmp_path / str(size))

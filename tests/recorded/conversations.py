@@ -74,7 +74,7 @@ class Party:
         program = str(Path(sys.executable).parent / words[0])
         argv = [program, *words[1:]]
         done = subprocess.run(
-            argv, cwd=self.desk, env=self.environment, capture_output=True, text=True, timeout=300, check=False
+            argv, cwd=self.desk, env=self.environment, capture_output=True, text=True, timeout=600, check=False
         )
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout + done.stderr
@@ -101,7 +101,7 @@ class Party:
             yield
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(600)
 
 
 def ours(party: Party) -> None:
@@ -125,7 +125,7 @@ def prun_pbook(party: Party) -> None:
 
     def wait(task: int, *states: str) -> None:
         row = re.compile(rf"^\s*{task}\s+\d+\s+({'|'.join(states)})\b", re.MULTILINE)
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while not row.search(party("pbook", "-c", f"show({task})")):
             assert time.monotonic() < end, f"task {task} is not {' or '.join(states)}"
 
@@ -226,7 +226,7 @@ def differences(name: str, folder: Path) -> dict[str, Any]:
             path = re.sub(r"(?<=[?&]since=)[^&]+", lambda found, at=exchange["time"]: _since(found[0], at), path)
             body = exchange["body"].replace("<server>", url).encode("latin-1")
             answer = session.request(
-                exchange["method"], url + path, data=body, headers=headers, timeout=60, allow_redirects=False
+                exchange["method"], url + path, data=body, headers=headers, timeout=600, allow_redirects=False
             )
             said = _read(answer.content.decode("latin-1"), answer.headers.get("Content-Type", ""))
             was, now = [exchange["status"], exchange["answer"]], [answer.status_code, said]

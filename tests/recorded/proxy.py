@@ -45,7 +45,7 @@ class RecordingProxy:
                 headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}
                 headers["Accept-Encoding"] = "identity"
                 answer = requests.request(
-                    self.command, server + self.path, data=body, headers=headers, timeout=90, allow_redirects=False
+                    self.command, server + self.path, data=body, headers=headers, timeout=600, allow_redirects=False
                 )
                 if any(word in self.path for word in ("acquire_jobs", "getJob", "/changes")):
                     time.sleep(0.1)  # it was waited for: the call that it follows from comes first

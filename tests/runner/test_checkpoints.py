@@ -73,7 +73,7 @@ def test_an_attempt_continues_from_the_kept_checkpoint(quick, until, victims):
         os.kill(process.pid, signal.SIGKILL)
         if victims == "all":
             os.killpg(payload.pid, signal.SIGKILL)
-    process.wait(60)
+    process.wait(600)
     until(lambda: victims == "runner" or not payload.is_running() or payload.status() == psutil.STATUS_ZOMBIE)
     if victims == "runner":  # nobody is left to end its payload but the pilot
         os.killpg(payload.pid, signal.SIGKILL)
@@ -123,7 +123,7 @@ def test_a_damaged_copy_is_not_given_to_the_payload(quick, until, damaged):
     old = kept(quick).with_name(".old")
     until(lambda: saved_step(quick) >= 2 and old.is_dir())
     os.killpg(psutil.Process(process.pid).children()[0].pid, signal.SIGKILL)
-    process.wait(60)
+    process.wait(600)
     before = json.loads((old / "ckpt" / "deep" / "state.json").read_text())["step"] if len(damaged) == 1 else 0
     for name in damaged:
         os.truncate(old.with_name(name) / "ckpt" / "deep" / "state.json", 3)

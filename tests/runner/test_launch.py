@@ -199,7 +199,7 @@ def test_a_cancelled_step_is_no_verdict_on_the_payload(log, is_verdict, bench, t
     program(tmp_path / "srun", f"cat {tmp_path}/said; exit 143\n")
     files = {"hpo_pilot_launch.json": json.dumps({"before": [str(tmp_path / "srun")], **log_patterns("srun")})}
     process, folder = bench.start("true", files=files)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=600)
     assert (folder / "userJobMetadata.json").exists() == bool(is_verdict)
     assert (process.returncode, said) == ((0, "") if is_verdict else (1, f"hpo_pilot_runner: {STEP_CANCELLED}\n"))
 

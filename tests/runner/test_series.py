@@ -81,7 +81,7 @@ class Job:
         return self.end(self.start(command, **document), code)
 
     def end(self, process: subprocess.Popen[str], code: int = 0) -> list[dict[str, Any]]:
-        self.said, _ = process.communicate(timeout=180)
+        self.said, _ = process.communicate(timeout=600)
         assert process.returncode == code, self.said
         path = self.folder / "userJobMetadata.json"
         assert path.exists() == (code == 0)

@@ -189,6 +189,6 @@ def test_concurrent_copies_make_one_file(node, image):
         subprocess.Popen([sys.executable, "-I", "-S", PROGRAM, "copy", path], stdout=subprocess.PIPE, env=os.environ)
         for _ in range(6)
     ]
-    said = [process.communicate(timeout=30)[0] for process in processes]
+    said = [process.communicate(timeout=600)[0] for process in processes]
     assert all(b'"failed": {}' in text for text in said)
     assert [entry.name for entry in node.staged.iterdir()] == [node.wanted(image)["key"]]

@@ -78,21 +78,21 @@ class Api:
             self.session.headers["Authorization"] = f"Bearer {bearer(token)}"
 
     def post(self, path: str, headers: dict[str, str] | None = None, **arguments: Any) -> dict[str, Any]:
-        return self._reply(self.session.post(f"{self.url}/api/v1/{path}", json=arguments, headers=headers, timeout=60))
+        return self._reply(self.session.post(f"{self.url}/api/v1/{path}", json=arguments, headers=headers, timeout=600))
 
     def get(self, path: str, **arguments: Any) -> dict[str, Any]:
-        return self._reply(self.session.get(f"{self.url}/api/v1/{path}", params=arguments, timeout=60))
+        return self._reply(self.session.get(f"{self.url}/api/v1/{path}", params=arguments, timeout=600))
 
     def legacy(self, function: str, **arguments: Any) -> Any:
         """A call of the API of released pilots, which accept JSON."""
         headers = {"Accept": "application/json", "Origin": "hpo_pilot"}
-        answer = self.session.post(f"{self.url}/server/panda/{function}", data=arguments, headers=headers, timeout=60)
+        answer = self.session.post(f"{self.url}/server/panda/{function}", data=arguments, headers=headers, timeout=600)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def upload(self, name: str, content: bytes, call: str = "upload_cache_file") -> dict[str, Any]:
         url, files = f"{self.url}/api/v1/file_server/{call}", {"file": (name, content)}
-        return self._reply(self.session.post(url, files=files, timeout=60))
+        return self._reply(self.session.post(url, files=files, timeout=600))
 
     @staticmethod
     def _reply(response: requests.Response) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def send(server: Any, method: str, path: str, who: str | None = None, **more: An
     """One request, with the token that tests call `who`; None: without a token."""
     headers = {"Authorization": f"Bearer {bearer(who)}"} if who is not None else {}
     headers |= more.pop("headers", {})
-    return _SESSION.request(method, f"{server.url}{path}", headers=headers, timeout=60, **more)
+    return _SESSION.request(method, f"{server.url}{path}", headers=headers, timeout=600, **more)
 
 
 class PandaClient:
@@ -286,7 +286,7 @@ class PandaClient:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(600)
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class Monitor:
         self.pilot: Api = server.api("pilot")
 
     def get(self, path: str, code: int = 200, **params: Any) -> Any:
-        answer = self.me.session.get(self.url + path, params=params, timeout=60)
+        answer = self.me.session.get(self.url + path, params=params, timeout=600)
         assert answer.status_code == code, answer.text[:500]
         assert answer.headers["Content-Type"] == "application/json"
         return answer.json()

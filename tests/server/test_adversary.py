@@ -36,7 +36,7 @@ JSON = {"Content-Type": "application/json"}
 def connect(server: Any) -> socket.socket:
     parts = urlsplit(server.url)
     connection = socket.create_connection((parts.hostname, parts.port))
-    connection.settimeout(60)
+    connection.settimeout(600)
     return connection
 
 
@@ -238,15 +238,15 @@ def test_a_user_cannot_remove_outputs_of_a_user_with_a_longer_name(server: Any) 
     other = requests.Session()
     other.headers["Authorization"] = f"Bearer {token('me.smith', Role.USER)}"
     params = make_params("user.me.smith.t/", 1)
-    answer = other.post(f"{server.url}/api/v1/task/submit", json={"task_parameters": params}, timeout=20)
+    answer = other.post(f"{server.url}/api/v1/task/submit", json={"task_parameters": params}, timeout=600)
     assert answer.json()["success"]
     path = "/storage/user.me.smith.7._000001.outputs.tar.gz"
     assert send(server, "PUT", path, "token-of-operator", data=b"theirs").ok
     assert send(server, "DELETE", path, "token-of-me").status_code == 403
-    assert other.delete(f"{server.url}{path}", timeout=20).ok
+    assert other.delete(f"{server.url}{path}", timeout=600).ok
     mine = "/storage/user.me.7._000002.outputs.tar.gz"
     assert send(server, "PUT", mine, "token-of-operator", data=b"mine").ok
-    assert other.delete(f"{server.url}{mine}", timeout=20).status_code == 403
+    assert other.delete(f"{server.url}{mine}", timeout=600).status_code == 403
     assert send(server, "DELETE", mine, "token-of-me").ok
 
 

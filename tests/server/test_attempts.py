@@ -353,7 +353,9 @@ def test_the_call(user: Api, pilot: Api) -> None:
     assert pilot.post("hpo_pilot/give_back", jobs=pairs, harvester_id="h", worker_id="8")["data"] == {"given_back": []}
     for wrong in ([[1]], [[1, 2, 3]], [["1", 2]], [[True, 1]], [[1, 1]] * 1001):
         assert pilot.post("hpo_pilot/give_back", jobs=wrong)["success"] is False
-    assert user.session.post(f"{user.url}/api/v1/hpo_pilot/give_back", json={"jobs": []}, timeout=60).status_code != 200
+    assert (
+        user.session.post(f"{user.url}/api/v1/hpo_pilot/give_back", json={"jobs": []}, timeout=600).status_code != 200
+    )
     assert [job["attemptNr"] for job in pilot.acquire(9, site_name="GIVEN")] == [2, 2]
 
 

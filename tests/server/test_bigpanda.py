@@ -218,7 +218,7 @@ def test_access(monitor: Monitor, server: RunningServer) -> None:
     key = file.read_text()
 
     def status(path: str, **headers: str) -> int:
-        return requests.get(server.url + path, headers=headers, timeout=60).status_code
+        return requests.get(server.url + path, headers=headers, timeout=600).status_code
 
     assert status("/tasks/") == status("/job?pandaid=1") == 401
     assert status("/tasks/", Authorization="Bearer nonsense") == 401
@@ -226,9 +226,9 @@ def test_access(monitor: Monitor, server: RunningServer) -> None:
     assert status(f"/bigmon/{key}/tasks/") == status(f"/bigmon/{key}/jobs") == 200
     for wrong in (key[:-1], f"{key}x", "x" * 43, "%00", "é"):
         assert status(f"/bigmon/{wrong}/tasks/") == 404
-    answer = requests.get(f"{server.url}/bigmon/{key}/tasks/", timeout=60)
+    answer = requests.get(f"{server.url}/bigmon/{key}/tasks/", timeout=600)
     assert answer.headers["Cache-Control"] == "no-store" and answer.headers["Referrer-Policy"] == "no-referrer"
-    assert requests.post(f"{server.url}/bigmon/{key}/tasks/", timeout=60).status_code == 405
+    assert requests.post(f"{server.url}/bigmon/{key}/tasks/", timeout=600).status_code == 405
     assert key not in server.log.read_text()
 
 
@@ -240,7 +240,7 @@ def read_by_hpogrid(monitor: Monitor, tmp_path: Path, project: str, task_names: 
         env=panda_environment(monitor.url, tmp_path / "none", None),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -47,7 +47,7 @@ def test_a_later_task_of_the_search_finds_it(server: Any, user: Api) -> None:
         return bool(pilot.upload(f"{task}_{sub_id}", content, "upload_hpo_checkpoint")["success"])
 
     def read(task: int, sub_id: str, by: Api = pilot) -> bytes | int:
-        answer = by.session.get(f"{by.url}/cache/hpo_cp_{task}_{sub_id}", timeout=60)
+        answer = by.session.get(f"{by.url}/cache/hpo_cp_{task}_{sub_id}", timeout=600)
         return answer.content if answer.ok else answer.status_code
 
     low, high = begin(user, 4, 5), begin(user, 8, chain=4)

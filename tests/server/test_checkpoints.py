@@ -15,7 +15,7 @@ def keep(api: Api, name: str, content: bytes) -> Any:
 
 
 def get(api: Api, path: str) -> requests.Response:
-    return api.session.get(f"{api.url}{path}", timeout=60)
+    return api.session.get(f"{api.url}{path}", timeout=600)
 
 
 def test_checkpoints(server: Any, user: Api) -> None:

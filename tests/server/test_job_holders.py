@@ -39,7 +39,7 @@ class Pilot(Api):
         return int(job["PandaID"])
 
     def put(self, name: str) -> int:
-        return self.session.put(f"{self.url}/storage/{name}", data=b"planted", timeout=60).status_code
+        return self.session.put(f"{self.url}/storage/{name}", data=b"planted", timeout=600).status_code
 
 
 def submit_one(server: RunningServer) -> str:
@@ -84,7 +84,7 @@ def attacks(server: RunningServer, panda_id: int) -> dict[str, Callable[[Pilot],
         "legacy worker": lambda pilot: pilot.legacy("updateWorkerPilotStatus", status="failed", site="S", **worker),
         "output": lambda pilot: pilot.put(output),
         "log": lambda pilot: pilot.put(log),
-        "checkpoint": lambda pilot: pilot.session.post(upload, files=checkpoint, timeout=60).json(),
+        "checkpoint": lambda pilot: pilot.session.post(upload, files=checkpoint, timeout=600).json(),
         "no checkpoint": lambda pilot: pilot.post("file_server/delete_hpo_checkpoint", task_id=str(task), sub_id="1"),
     }
 
@@ -183,7 +183,7 @@ def test_every_pilot_may_report_on_a_job_without_a_holder(queue: Queue, database
 def test_keys_are_neither_stored_nor_logged(server: RunningServer, site: str) -> None:
     mine = Pilot(server, "pilot", KEY)
     mine.post("pilot/update_job", job_id=mine.take(site), job_status="finished", attempt_nr=1)
-    shown = mine.session.get(f"{server.url}/api/v1/system/get_user_attributes", timeout=60)
+    shown = mine.session.get(f"{server.url}/api/v1/system/get_user_attributes", timeout=600)
     assert shown.ok and KEY not in shown.text
     for path in (server.log, *server.folder.glob("panda.db*")):
         assert KEY.encode() not in path.read_bytes(), path
@@ -200,6 +200,6 @@ def test_an_upload_that_ends_after_its_job_is_refused(server: RunningServer, sit
         mine.post("pilot/update_worker_status", status="finished", **WORKER)
         yield b"the rest"
 
-    answer = mine.session.put(f"{server.url}/storage/{output}", data=slowly(), timeout=60)
+    answer = mine.session.put(f"{server.url}/storage/{output}", data=slowly(), timeout=600)
     assert answer.status_code == 409
     assert send(server, "GET", f"/storage/{output}", "token-of-me").status_code == 404

@@ -16,7 +16,7 @@ from tests.task_parameters import make_params
 
 def form(pilot: Api, function: str, **arguments: Any) -> str:
     """The answer as text, to somebody who does not accept JSON."""
-    answer = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=arguments, timeout=60)
+    answer = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=arguments, timeout=600)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain")
     return answer.text
@@ -125,7 +125,7 @@ def test_unknown_calls_are_refused(server: Any, name: str) -> None:
     ],
 )
 def test_wrong_arguments_are_refused(pilot: Api, function: str, arguments: dict[str, Any]) -> None:
-    response = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=arguments, timeout=60)
+    response = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=arguments, timeout=600)
     assert (response.status_code, response.text[:8]) == (400, "ERROR : ")
 
 
@@ -138,5 +138,5 @@ def test_no_argument_breaks_a_call(server: Any, pilot: Api) -> None:
         for value in odd:
             arguments: dict[str, Any] = dict.fromkeys(names, value)
             for given in (arguments, arguments | {"state": "running"}):
-                response = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=given, timeout=60)
+                response = pilot.session.post(f"{pilot.url}/server/panda/{function}", data=given, timeout=600)
                 assert response.status_code < 500, (function, value, response.text)

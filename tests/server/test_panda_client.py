@@ -215,7 +215,7 @@ def test_sandboxes(client: Any, pilot: Any, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     assert client.getFile("sources.0123.tar.gz", output_path=str(copy)) == [0, True]
     assert copy.read_bytes() == path.read_bytes()
-    got = pilot.session.get(f"{pilot.url}/cache/sources.0123.tar.gz", timeout=60)
+    got = pilot.session.get(f"{pilot.url}/cache/sources.0123.tar.gz", timeout=600)
     assert got.content == path.read_bytes()
     odd = client.folder / ".hidden"
     odd.write_bytes(b"x")

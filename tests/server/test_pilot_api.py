@@ -47,7 +47,7 @@ def test_pilots_two_versions_apart_get_no_jobs_and_can_report(user: Any, pilot: 
     ask = f"{pilot.url}/api/v1/pilot/acquire_jobs"
     for number, older in ((PROTOCOL + 2, "server"), (-1, "pilot")):
         headers = {PROTOCOL_HEADER: str(number)}
-        answer = pilot.session.post(ask, json={"site_name": "APART"}, headers=headers, timeout=60)
+        answer = pilot.session.post(ask, json={"site_name": "APART"}, headers=headers, timeout=600)
         assert (answer.status_code, answer.json()["success"]) == (426, False)
         assert answer.json()["message"].endswith(f"upgrade hpo-pilot of the {older}")
     for number in (PROTOCOL - 1, PROTOCOL + 1):

@@ -196,7 +196,7 @@ def test_the_client_of_idds(points: Points) -> None:
 
     task = points.submit([[1, 0, 5], [2, 0, 5]])
     auth = {"auth_type": "oidc", "oidc_token": bearer("token-of-me"), "vo": "hpo_pilot"}
-    client = HPOClient(host=f"{points.server.url}/idds", auth=auth, timeout=20)
+    client = HPOClient(host=f"{points.server.url}/idds", auth=auth, timeout=600)
     found = client.get_hyperparameters(workload_id=task, request_id=None, limit=1)
     assert found == [{"id": 1, "parameters": POINTS["1"], "loss": None}]
     client.update_hyperparameter(task, None, 2, 0.0)

@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def get(server: Any, path: str) -> Any:
     """A file of the caches, as Pilot 3 fetches it: without a token."""
-    return requests.get(f"{server.url}/cache/{path}", timeout=60)
+    return requests.get(f"{server.url}/cache/{path}", timeout=600)
 
 
 def test_names_of_queues_are_those_of_search_files() -> None:
@@ -70,12 +70,12 @@ def test_queuedata_without_a_token(server: RunningServer) -> None:
 
 def test_the_transformation_without_a_token(server: RunningServer) -> None:
     address = f"{server.url}/trf/user"
-    answer = requests.get(f"{address}/{TRANSFORMATION}", timeout=60)
+    answer = requests.get(f"{address}/{TRANSFORMATION}", timeout=600)
     assert answer.ok and answer.content == build()
-    again = requests.get(f"{address}/{TRANSFORMATION}", headers={"If-None-Match": answer.headers["ETag"]}, timeout=60)
+    again = requests.get(f"{address}/{TRANSFORMATION}", headers={"If-None-Match": answer.headers["ETag"]}, timeout=600)
     assert again.status_code == 304 and not again.content
     for name in ("runGen", "..%2f..%2fpyproject.toml", "executable.py"):
-        assert requests.get(f"{address}/{name}", timeout=60).status_code == 404
+        assert requests.get(f"{address}/{name}", timeout=600).status_code == 404
 
 
 def test_storages(server: RunningServer) -> None:

@@ -83,13 +83,13 @@ def test_a_server_with_a_certificate(own_server: Callable[..., Any], tmp_path: P
     assert server.url.startswith("https://127.0.0.1:")
     task_id = server.api("me").submit(make_params("user.me.tls/", 1))
     with pytest.raises(requests.exceptions.SSLError):
-        requests.get(server.url + ALIVE, timeout=60)
+        requests.get(server.url + ALIVE, timeout=600)
     port = server.url.rsplit(":", 1)[1]
     for name in ("localhost", "127.0.0.1"):
-        assert requests.get(f"https://{name}:{port}{ALIVE}", verify=str(server.tls.chain), timeout=60).ok
+        assert requests.get(f"https://{name}:{port}{ALIVE}", verify=str(server.tls.chain), timeout=600).ok
     with connected(server, tmp_path, authorities=tmp_path) as stranger:
         assert stranger.getTaskStatus(task_id)[0] != 0, "it verifies"
-    plain = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+    plain = http.client.HTTPConnection("127.0.0.1", int(port), timeout=600)
     with pytest.raises((http.client.HTTPException, OSError)):
         plain.request("GET", ALIVE)
         plain.getresponse()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import Executor, Future
 
@@ -29,6 +30,7 @@ class Panda:
     policy = EAGER
 
     def __init__(self):
+        self._numbers = itertools.count(1)
         self.tasks = {}
         self.reports = {}
         self.states = {}
@@ -50,7 +52,7 @@ class Panda:
         self._call("submit")
         if maybe_submitted and (found := self.find(task.name)):
             return found
-        number = len(self.tasks) + 1
+        number = next(self._numbers)  # two services may submit at once
         self.tasks[number] = task
         self.states[number] = TaskState.RUNNING
         self.reports[number] = {}

@@ -24,17 +24,17 @@ def test_it_is_started_again_and_ends_with_the_service(tmp_path):
         assert workdir.api_address.read_text().strip() == api.url
         (child,) = [c for c in psutil.Process().children() if c not in before and "hpo_pilot.web" in c.cmdline()]
         browser = requests.Session()
-        browser.get(api.link(), timeout=60)
+        browser.get(api.link(), timeout=600)
         assert "secret.db" not in " ".join(child.cmdline())  # it may have a password
         assert (tmp_path / "secret.db").exists()
         child.kill()
-        child.wait(60)
-        end = time.monotonic() + 60
+        child.wait(600)
+        end = time.monotonic() + 600
         while child.is_running() and time.monotonic() < end:
             time.sleep(0.1)
         api.check()
         api.wait()
-        assert browser.get(api.url, timeout=60, allow_redirects=False).status_code == 200  # signed in as before
+        assert browser.get(api.url, timeout=600, allow_redirects=False).status_code == 200  # signed in as before
     finally:
         api.stop()
     assert not workdir.api_address.exists()
@@ -46,10 +46,10 @@ def test_it_is_started_again_and_ends_with_the_service(tmp_path):
     try:
         following.wait()
         own = requests.Session()
-        own.get(following.link(), timeout=60)
+        own.get(following.link(), timeout=600)
         (name,) = own.cookies.keys()
         answers = [
-            requests.get(api.url, cookies={name: value}, headers={"accept": "text/html"}, timeout=60).url
+            requests.get(api.url, cookies={name: value}, headers={"accept": "text/html"}, timeout=600).url
             for value in (own.cookies[name], stolen)
         ]
         assert answers == [f"{api.url}/", f"{api.url}/login"]
@@ -91,7 +91,7 @@ def test_pages_alone_end_when_their_store_is_removed_or_made_anew(tmp_path, anew
     asked = []
 
     def remove(pages):
-        asked.append(requests.get(f"{pages.url}/api/v1/health", timeout=60).status_code)
+        asked.append(requests.get(f"{pages.url}/api/v1/health", timeout=600).status_code)
         kept = file.rename(tmp_path / "kept.db")
         if anew:
             file.write_bytes(kept.read_bytes())

@@ -58,8 +58,8 @@ def test_while_it_runs_and_after(tmp_path: Path) -> None:
             assert stat.S_IMODE(address.stat().st_mode) == 0o600
         monitor = workdir.monitor_address.read_text().strip()
         assert monitor.startswith(f"{panda.url}/bigmon/")
-        assert requests.get(f"{monitor}/tasks/?json", timeout=60).json() == []
-        described = requests.get(f"{panda.url}/cache/pandaqueues.json", timeout=60).json()
+        assert requests.get(f"{monitor}/tasks/?json", timeout=600).json() == []
+        described = requests.get(f"{panda.url}/cache/pandaqueues.json", timeout=600).json()
     finally:
         panda.stop()
     assert {name: queue["corecount"] for name, queue in described.items()} == {"LOCAL": 1, "BIG": 64}

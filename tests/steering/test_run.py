@@ -56,7 +56,7 @@ def test_a_search_that_no_server_has_goes_where_the_service_is(file, store, tmp_
     result = []
     thread = threading.Thread(target=lambda: result.append(run(file, tmp_path / "work", on_progress=steer)))
     thread.start()
-    thread.join(60)
+    thread.join(600)
     assert result[0].record.state is SearchState.STOPPED
 
 

@@ -38,7 +38,7 @@ class Job:
 
     def run(self, parameters: str) -> subprocess.CompletedProcess[str]:
         process = self.start(parameters)
-        out, error = process.communicate(timeout=60)
+        out, error = process.communicate(timeout=600)
         return subprocess.CompletedProcess("", process.returncode, out, error)
 
     @property

@@ -160,7 +160,7 @@ def test_killed_in_the_middle_it_leaves_nothing_that_is_taken_for_whole(web, sta
     first.wait()
     until(lambda: len(web.asked) == 2)
     web.gate.set()
-    waiting.result(60)
+    waiting.result(600)
     assert (second / "a.csv").read_bytes() == web.files["/a.csv"]
     (entry,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert [path.name for path in entry.rglob("*.csv")] == ["a.csv"]

@@ -60,7 +60,7 @@ class Web:
             half = len(content) // 2
             request.wfile.write(content[:half])
             request.wfile.flush()
-            self.gate.wait(60)
+            self.gate.wait(600)
             if now == "break":
                 request.close_connection = True
                 return

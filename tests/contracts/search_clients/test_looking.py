@@ -156,7 +156,7 @@ def test_watching_shows_every_change_and_ends(place, client, searched):
 
     def move():
         for last, state in (("running", SearchState.PAUSED), ("paused", SearchState.DONE)):
-            end = time.monotonic() + 60
+            end = time.monotonic() + 600
             while [now["state"] for now in seen[-1:]] != [last] and time.monotonic() < end:
                 time.sleep(0.1)
             set_state(place.workdir, searched, state, "enough" if state is SearchState.DONE else "")

@@ -22,7 +22,7 @@ def test_a_small_notebook(workdir: Path, tmp_path: Path) -> None:
     cells = [nbformat.v4.new_code_cell(cell.format(workdir=str(workdir))) for cell in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(
-        notebook, timeout=60, startup_timeout=60, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+        notebook, timeout=600, startup_timeout=60, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     ).execute()
     opened, frame, figure, watched = (cell.outputs for cell in notebook.cells)
     assert "<caption>search digits</caption>" in opened[0].data["text/html"]
@@ -51,7 +51,7 @@ result.trials
 def test_a_function_of_a_notebook(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(FUNCTION), nbformat.v4.new_code_cell(FRAME)])
     NotebookClient(
-        notebook, timeout=120, startup_timeout=60, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+        notebook, timeout=600, startup_timeout=60, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     ).execute()
     ran, frame = (cell.outputs for cell in notebook.cells)
     assert '<progress value="2" max="2"' in ran[0].data["text/html"]

@@ -85,7 +85,7 @@ def here(tmp_path):
 
 def test_many_jobs_share_a_copy(here):
     staged = [in_background(here.stage, number, here.data) for number in range(8)]
-    folders = [one.result(60).folders for one in staged]
+    folders = [one.result(600).folders for one in staged]
     assert here.launcher.started == [["copy"]]
     (path,) = {here.copy_of(number) for number in range(8)}
     assert path.is_relative_to(here.scratch) and path.read_bytes() == here.data.read_bytes()
@@ -213,4 +213,4 @@ def test_a_job_that_is_wanted_no_more(here, killed, until):
         starting.stop(JobFailure("killed", PilotErrorCode.PANDA_KILL))
     else:
         here.draining.set()
-    assert type(staged.exception(60)) is (JobFailure if killed else GivenBack)
+    assert type(staged.exception(600)) is (JobFailure if killed else GivenBack)

@@ -33,7 +33,7 @@ def call(api):
         headers = {"Authorization": f"Bearer {token(who, role)}"} if who else {}
         headers.update(more.pop("headers", {}))
         return requests.request(
-            method, f"{api.url}/api/v1/{path}", headers=headers, timeout=60, allow_redirects=False, **more
+            method, f"{api.url}/api/v1/{path}", headers=headers, timeout=600, allow_redirects=False, **more
         )
 
     return send

@@ -227,7 +227,7 @@ def begun(browser, wanted="/jobs"):
     found = re.search(r'href="(https://testserver/login/issuer[^"]*)"', browser.get(f"/login?next={wanted}").text)
     answer = browser.get(html.unescape(found[1]))
     assert answer.status_code == 303
-    return answer, requests.get(answer.headers["location"], allow_redirects=False, timeout=60).headers["location"]
+    return answer, requests.get(answer.headers["location"], allow_redirects=False, timeout=600).headers["location"]
 
 
 def test_an_issuer_signs_a_browser_in(pages, issuer):

@@ -43,7 +43,7 @@ async def event(stream: AsyncIterator[str]) -> dict[str, Any]:
 
 
 def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), 600))
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ def test_nothing_else_waits_for_slow_figures_and_reports(pages, made, monkeypatc
 
     def slow_report(*_: object) -> str:
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(600)
         return "a report"
 
     monkeypatch.setattr(FigureWorker, "report", slow_report)
@@ -180,7 +180,7 @@ def test_nothing_else_waits_for_slow_figures_and_reports(pages, made, monkeypatc
         async with httpx.AsyncClient(transport=transport, base_url=BASE, cookies=cookies) as browser:
             slow = [report] * 6 + [f"/searches/{name}/figures/correlations"] * 6
             sent = [asyncio.create_task(browser.get(path)) for path in slow]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(600):
                 await asyncio.to_thread(begun.wait, 60)
                 quick = ("/help", f"/searches/{name}/figures/convergence")
                 answers = [await browser.get(path) for path in quick]
