@@ -7,12 +7,13 @@ import binascii
 import json
 import math
 import re
+import threading
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
 from sqlalchemy import delete, insert, select
@@ -85,7 +86,7 @@ def points_of(tx: Transaction, task_id: int, job: int | None) -> list[Point]:
         task_id: the task.
         job: only the points of the job with this number; None: all.
     """
-    table = [(number, *row) for number, row in enumerate(_table(_encoded(tx, task_id)), 1) if job in (None, row[0])]
+    table = [(number, *row) for number, row in enumerate(_read(_encoded(tx, task_id)).rows, 1) if job in (None, row[0])]
     attempts = select(jobs.c.number, jobs.c.status).where(jobs.c.task_id == task_id).order_by(jobs.c.panda_id)
     reported = select(point_losses.c.number, point_losses.c.loss).where(point_losses.c.task_id == task_id)
     if job is not None:
@@ -105,7 +106,7 @@ def points_of(tx: Transaction, task_id: int, job: int | None) -> list[Point]:
 
 def trial_of(tx: Transaction, task_id: int, job: int) -> tuple[int, Mapping[str, Any]]:
     """Returns number and point of the trial that a job of one point runs; LookupError: it is not of hpo-pilot."""
-    found = next((row for row in _table(_encoded(tx, task_id)) if row[0] == job), None)
+    found = next((row for row in _read(_encoded(tx, task_id)).rows if row[0] == job), None)
     if found is None:
         raise LookupError(f"task {task_id} has no trial for job {job}")
     return found[1], found[3]
@@ -145,48 +146,84 @@ class Assignment:
 def assignment_of(tx: Transaction, task_id: int) -> Assignment | None:
     """Returns a task's assignment by its parameters; None: it is not a task of hpo-pilot, or it is broken."""
     try:
-        return _assignment(_encoded(tx, task_id))
+        return _read(_encoded(tx, task_id)).assignment
     except InputError:  # its parameters are not valid
         return None
 
 
-@lru_cache(maxsize=512)
-def _assignment(encoded: str) -> Assignment | None:
-    try:
-        document = _document(encoded)
-        members: dict[int, list[tuple[int, int]]] = {}
-        for number, trial, fold, _ in _table(encoded):
-            members.setdefault(number, []).append((trial, fold))
-        return Assignment(
-            str(document["search"]),
-            str(document["uid"]),
-            int(document["generation"]),
-            {number: tuple(found) for number, found in members.items()},
-            {int(trial): int(said["chain"]) for trial, said in document.get("levels", {}).items() if "chain" in said},
-        )
-    except _UNREADABLE:
-        return None
+@dataclass(frozen=True)
+class _Text:
+    """What a `--task` argument says.
+
+    Attributes:
+        size: the bytes of the argument, unpacked.
+        rows: (job, trial, fold, parameters) of each point; none if the user's text cannot be read.
+        assignment: None: it is not of hpo-pilot.
+    """
+
+    size: int
+    rows: tuple[tuple[int, int, int, Mapping[str, Any]], ...] = ()
+    assignment: Assignment | None = None
+
+    @classmethod
+    def of(cls, encoded: str) -> Self:
+        """Reads the text of a user, who may have written anything."""
+        text, rows = b"", []
+        try:
+            text = zlib.decompressobj().decompress(base64.urlsafe_b64decode(encoded), _MOST_BYTES)
+            document = json.loads(text)
+            points = {trial: dict(point) for trial, point in document["points"].items()}
+            for job, entry in enumerate(document["jobs"], 1):
+                for trial, fold, _seed in entry if isinstance(entry[0], list) else [entry]:
+                    rows.append((job, int(trial), int(fold), points[str(trial)]))
+        except _UNREADABLE:
+            return cls(len(text))
+        try:
+            members: dict[int, list[tuple[int, int]]] = {}
+            for number, trial, fold, _ in rows:
+                members.setdefault(number, []).append((trial, fold))
+            assignment = Assignment(
+                str(document["search"]),
+                str(document["uid"]),
+                int(document["generation"]),
+                {number: tuple(found) for number, found in members.items()},
+                {
+                    int(trial): int(said["chain"])
+                    for trial, said in document.get("levels", {}).items()
+                    if "chain" in said
+                },
+            )
+        except _UNREADABLE:
+            return cls(len(text), tuple(rows))
+        return cls(len(text), tuple(rows), assignment)
 
 
-def _document(encoded: str) -> Any:
-    """Returns the content of a `--task` argument; raises one of `_UNREADABLE` if it is not of hpo-pilot."""
-    return json.loads(zlib.decompressobj().decompress(base64.urlsafe_b64decode(encoded), _MOST_BYTES))
+class _Recent:
+    """The texts that were asked for last; bounded by their sizes, because a text of a few kB may say 8 MB."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[str, _Text] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def read(self, encoded: str) -> _Text:
+        with self._lock:
+            if (known := self._found.get(encoded)) is not None:
+                self._found.move_to_end(encoded)
+                return known
+        text = _Text.of(encoded)
+        with self._lock:
+            if encoded not in self._found:
+                self._found[encoded] = text
+                self._size += text.size
+            while self._size > _KEPT_BYTES or len(self._found) > _KEPT:
+                self._size -= self._found.popitem(last=False)[1].size
+        return text
 
 
-@lru_cache(maxsize=64)
-def _table(encoded: str) -> tuple[tuple[int, int, int, Mapping[str, Any]], ...]:
-    """Returns (job, trial, fold, parameters) of each point; none if the user's text cannot be read."""
-    if not encoded:
-        return ()
-    try:
-        document = _document(encoded)
-        found = []
-        for job, entry in enumerate(document["jobs"], 1):
-            for trial, fold, _seed in entry if isinstance(entry[0], list) else [entry]:
-                found.append((job, int(trial), int(fold), dict(document["points"][str(trial)])))
-    except _UNREADABLE:
-        return ()
-    return tuple(found)
+#: Texts that are kept, and their bytes, unpacked.
+_KEPT, _KEPT_BYTES = 512, 16 << 20
+_read = _Recent().read
 
 
 # iDDS's REST for hyper-parameter points (idds-server 2.6, `rest/v1/hyperparameteropt.py`):

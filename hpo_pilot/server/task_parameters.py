@@ -433,18 +433,19 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(name.strip() for name in names if name.strip())
 
 
-_LIMIT = 512  # tasks kept in memory
+_LIMIT, _LIMIT_BYTES = 512, 64 << 20  # tasks kept in memory, and the length of their parameters
 
 
 @dataclass(frozen=True)
 class KnownTask:
-    """A task with its parsed parameters, valid until they change."""
+    """A task with its parsed parameters, of length `size`, valid until they change."""
 
     task_id: int
     name: str
     user_name: str
     vo: str
     parameters: TaskParameters
+    size: int
 
 
 _REVISION = select(tasks.c.revision).where(tasks.c.task_id == bindparam("task_id"))
@@ -461,11 +462,16 @@ def known_task(tx: Transaction, task_id: int, row: AnyRow | None = None) -> Know
     known = tx.cache.get((task_id, revision))
     if known is None:
         row = tx.connection.execute(_TASK, {"task_id": task_id}).one() if row is None else row
-        known = KnownTask(task_id, row.name, row.user_name, row.vo, TaskParameters(json.loads(row.params)))
-        if len(tx.cache) >= _LIMIT:
+        parameters = TaskParameters(json.loads(row.params))
+        known = KnownTask(task_id, row.name, row.user_name, row.vo, parameters, len(row.params))
+        size = known.size + sum(one.size for one in list(tx.cache.values()))
+        if len(tx.cache) >= _LIMIT or size > _LIMIT_BYTES:
             # The oldest are removed first. The other thread may do the same, so a missing key is not an error.
-            for key in list(tx.cache)[: _LIMIT // 2]:
+            for key, one in list(tx.cache.items()):
                 tx.cache.pop(key, None)
+                size -= one.size
+                if len(tx.cache) <= _LIMIT // 2 and size <= _LIMIT_BYTES // 2:
+                    break
         tx.cache[task_id, revision] = known
     assert isinstance(known, KnownTask)  # for the type checker
     return known

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from sqlalchemy import select
 
+from hpo_pilot.server import task_parameters
 from hpo_pilot.server.database import jobs
 from hpo_pilot.server.job_records import JobRecord, job_records
 from tests.server.queue_driver import Queue
@@ -61,3 +63,15 @@ def test_files(queue: Queue, tmp_path: Path) -> None:
     assert (number.lfn, f"{output.lfn},{log.lfn}", log.guid) == ("1", job["outFiles"], job["logGUID"])
     (tmp_path / "stored").write_bytes(b"12345")
     assert output.size({output.lfn: tmp_path / "stored"}.get) == 5 and log.size({}.get) is None
+
+
+def test_tasks_are_kept_in_memory_by_the_length_of_their_parameters(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_parameters, "_LIMIT_BYTES", 300_000)
+    every = [queue.submit(1, comment="x" * 100_000) for n in range(8)]
+    with queue.database.reading() as tx:
+        for task_id in every:
+            known = task_parameters.known_task(tx, task_id)
+            assert known.size > 100_000 and (task_id, known) in [(key[0], one) for key, one in tx.cache.items()]
+            assert sum(one.size for one in tx.cache.values()) <= 300_000

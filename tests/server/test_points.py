@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.server.points import CAPABILITY_KEY
+from hpo_pilot.server.points import _KEPT, _KEPT_BYTES, CAPABILITY_KEY, _Recent
 from hpo_pilot.server.tokens import Capabilities
 from tests.server.conftest import bearer, send
 from tests.task_parameters import make_params
@@ -153,6 +153,31 @@ def test_tasks_without_points(points: Points, encoded: str) -> None:
     name = f"none{abs(hash(encoded))}"
     task = points.server.api("me").submit(with_points(make_params(f"user.me.{name}/", 1, site="NOPOINTS"), encoded))
     assert points.get(f"/idds/hpo/{task}/null/null/null/null").status_code == 404
+
+
+def test_texts_of_tasks_are_kept_by_their_size() -> None:
+    recent, jobs, points = _Recent(), [[n, 0, 1] for n in range(1, 9)], {str(n): {"x": n} for n in range(1, 9)}
+    more = {
+        "search": "s",
+        "uid": "u",
+        "generation": 1,
+        "jobs": jobs,
+        "points": points,
+        "more": "x" * (_KEPT_BYTES // 3),
+    }
+    first = encode({**more, "number": 0})
+    assert len(first) < 100_000
+    read = recent.read(first)
+    assert (
+        read.assignment is not None and read.assignment.members[8] == ((8, 0),) and read.rows[7] == (8, 8, 0, {"x": 8})
+    )
+    for number in range(1, 20):
+        recent.read(encode({**more, "number": number}))
+        assert recent.read(first) is read, "the least used ones go"
+    assert len(recent._found) == 2
+    for number in range(_KEPT):
+        recent.read(f"nonsense {number}")
+    assert len(recent._found) == _KEPT and recent.read("nonsense 1").assignment is None
 
 
 def test_the_capability_of_a_job(points: Points) -> None:
