@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import re
 import secrets
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +20,7 @@ from hpo_pilot.errors import InputError, Problem, SearchFileError, TryAgainError
 from hpo_pilot.files import folder_mistake, payload_notes, read_content, result_mistake, result_path
 from hpo_pilot.operations.connection import Connection, LostAnswerError
 from hpo_pilot.operations.operation import Operation
-from hpo_pilot.panda.sandbox import SIZE_LIMIT, add_file, payload_files
+from hpo_pilot.panda.sandbox import add_file, packed_into, payload_files
 from hpo_pilot.report.documents import (
     ExaminationDocument,
     ProblemDocument,
@@ -406,21 +404,11 @@ def _packed(folder: Path, *, without: Path) -> Iterator[tuple[Path, str]]:
     with tempfile.TemporaryDirectory(prefix="hpo-pilot-") as scratch:
         path = Path(scratch, "payload.tar.gz")
         try:
-            with (
-                path.open("wb") as raw,
-                gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
-                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-            ):
+            with packed_into(path, folder) as archive:
                 for name, file in payload_files(folder, without):
                     add_file(archive, name, file)
-            size = path.stat().st_size
             with path.open("rb") as content:
                 digest = hashlib.file_digest(content, "sha256").hexdigest()
         except OSError as error:
             raise TryAgainError(f"cannot pack {folder} in {scratch}: {error.strerror or error}") from error
-        if size > SIZE_LIMIT:
-            raise InputError(
-                f"payload.files: {folder} packs to {size / 1e6:.0f} MB, and PanDA takes at most "
-                f"{SIZE_LIMIT / 1e6:.0f} MB: move data out of it and name it under payload.inputs"
-            )
         yield path, digest

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
+from typing_extensions import Buffer
+
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import rename_whole
 from hpo_pilot.transformation.sandbox import TooLarge, UnsafeArchive, check_bounds, unpack
@@ -60,23 +62,13 @@ def build_sandbox(
     temporary = folder / f".sources.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (
-            temporary.open("wb") as raw,
-            gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-        ):
+        with packed_into(temporary, payload) as archive:
             within = f"{SERIES_FOLDER}/" if document.get("trials_per_job", 1) > 1 else ""
             for name, path in payload_files(payload, without):
                 add_file(archive, within + name, path)
             for name, program in _programs(document).items():
                 _add_bytes(archive, name, (Path(__file__).parent.parent / "runner" / program).read_bytes())
             _add_bytes(archive, PAYLOAD_DOCUMENT, json.dumps(dict(document), sort_keys=True, indent=1).encode())
-        size = temporary.stat().st_size
-        if size > SIZE_LIMIT:
-            raise InputError(
-                f"payload.files: {payload} packs to {size / 1e6:.0f} MB, and PanDA takes at most "
-                f"{SIZE_LIMIT / 1e6:.0f} MB: move data out of it and name it under payload.inputs"
-            )
         with temporary.open("rb") as packed_file:
             for block in iter(lambda: packed_file.read(1 << 20), b""):
                 digest.update(block)
@@ -263,6 +255,37 @@ def payload_files(payload: Path | None, without: Path | None = None) -> Iterator
                 refuse(error)
             if wanted:
                 yield inside, path
+
+
+class _Limited(io.BufferedWriter):
+    """A file that takes at most `SIZE_LIMIT` bytes."""
+
+    #: The payload's folder, for the message.
+    folder: Path | None = None
+
+    def write(self, data: Buffer, /) -> int:
+        if self.tell() + memoryview(data).nbytes > SIZE_LIMIT:
+            raise InputError(
+                f"payload.files: {self.folder} packs to more than the {SIZE_LIMIT / 1e6:.0f} MB that PanDA takes: move "
+                "data out of it and name it under payload.inputs"
+            )
+        return super().write(data)
+
+
+@contextlib.contextmanager
+def packed_into(path: Path, folder: Path | None) -> Iterator[tarfile.TarFile]:
+    """Yields an empty archive, a .tar.gz without a time of its own, to which the files of `folder` are added.
+
+    Raises:
+        InputError: the archive gets larger than PanDA takes; no more is read or written then.
+    """
+    with (
+        _Limited(io.FileIO(path, "w")) as raw,
+        gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        raw.folder = folder
+        yield archive
 
 
 def add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:

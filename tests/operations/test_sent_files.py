@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from hpo_pilot import connect
@@ -65,6 +67,18 @@ def test_results_that_the_file_names_are_sent(fake, token_file, tmp_path):
     connect(fake.url, token_file).submit(path)
     digest = fake.seen[1][1].removeprefix("/api/v1/payloads/")
     assert f"results={digest}" in fake.seen[2][1]
+
+
+def test_a_folder_that_is_too_large_is_refused_before_the_rest_is_read(fake, token_file, tmp_path, monkeypatch):
+    monkeypatch.setattr("hpo_pilot.panda.sandbox.SIZE_LIMIT", 50_000)
+    path = write_search(tmp_path / "mine", "x")
+    folder = tmp_path / "mine" / "training"
+    (folder / "a.bin").write_bytes(os.urandom(200_000))
+    (folder / "hpo_pilot_runner.py").write_text("refused too, once it is seen")
+    fake.answers = [examined("training")]
+    with pytest.raises(InputError, match=r"packs to more than .* payload\.inputs"):
+        connect(fake.url, token_file).submit(path)
+    assert len(fake.seen) == 1
 
 
 def test_new_payload_from_a_place_that_the_service_names_must_be_here(fake, token_file, tmp_path, monkeypatch):

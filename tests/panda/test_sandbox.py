@@ -76,6 +76,15 @@ def test_the_runner_s_names_are_taken(payload, tmp_path):
     assert not list((tmp_path / "out").glob("sources.*"))
 
 
+def test_a_payload_that_is_too_large_is_refused_before_the_rest_is_read(payload, tmp_path, monkeypatch):
+    monkeypatch.setattr("hpo_pilot.panda.sandbox.SIZE_LIMIT", 50_000)
+    (payload / "data.bin").write_bytes(os.urandom(200_000))
+    (payload / "hpo_pilot_runner.py").write_text("refused too, once it is seen")
+    with pytest.raises(InputError, match=r"packs to more than .* payload\.inputs"):
+        build_sandbox(payload, {}, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_the_search_file_itself_is_left_out(payload, tmp_path):
     (payload / "search.yaml").write_text("budget: {trials: 4}")
     before = build_sandbox(payload, {}, tmp_path / "out", without=payload / "search.yaml")
