@@ -5,6 +5,7 @@ Python 3.6 syntax.
 """
 
 import csv
+import io
 import json
 import os
 import re
@@ -83,7 +84,7 @@ class Figures:
             while head.endswith(b"\n"):
                 file.seek(self.offset)
                 data = file.read(LIMIT)
-                data = data if whole and len(data) < LIMIT else data[: data.rfind(b"\n") + 1]
+                data = data if whole and len(data) < LIMIT else complete_rows(head, data)
                 if not data:
                     break
                 rows = table((head + data).decode("utf-8-sig", "replace"))
@@ -156,9 +157,26 @@ def check_inside(name: str) -> None:
 
 def table(text: str) -> "List[Dict[Any, Any]]":
     """Return the rows of a table."""
-    lines = text.splitlines(True)
-    delimiter = max(",;\t", key=lines[0].count) if lines else ","
-    return list(csv.DictReader(lines, delimiter=delimiter, skipinitialspace=True))
+    lines = list(io.StringIO(text, newline=""))
+    return list(csv.DictReader(lines, delimiter=delimiter_of("".join(lines[:1])), skipinitialspace=True))
+
+
+def delimiter_of(head: str) -> str:
+    """Return what separates the fields in the first line of a table."""
+    return max(",;\t", key=head.count)
+
+
+def complete_rows(head: bytes, data: bytes) -> bytes:
+    """Return the data of a table with this first line without a last row that has no end; quotes may hold line ends."""
+    data = data[: data.rfind(b"\n") + 1]
+    if b'"' not in data:
+        return data
+    lines = data.splitlines(True)
+    # One line more, of its own or part of an open field: then the row that has it is not complete.
+    texts = [line.decode("utf-8", "replace") for line in lines] + ["\n"]
+    reader = csv.reader(texts, delimiter=delimiter_of(head.decode("utf-8", "replace")), skipinitialspace=True)
+    ends = [0] + [reader.line_num for _ in reader]
+    return b"".join(lines[: max(end for end in ends if end <= len(lines))])
 
 
 def documents(text: str, name: str) -> "List[Any]":

@@ -149,3 +149,17 @@ def test_a_table_that_is_written_again(tmp_path, monkeypatch):
     assert [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()] == [
         *({"step": 0, "value": 1.0}, {"step": 1, "value": 2.0})
     ]
+
+
+def test_quoted_fields_with_line_ends(tmp_path, monkeypatch):
+    """Seen when each part of the table is written; a quote within a field quotes nothing."""
+    monkeypatch.chdir(tmp_path)
+    figures = hpo_pilot_figures.Figures({"progress": TABLE}, "out", lambda name, _: (tmp_path / name).read_bytes())
+    rows = 'note;epoch;val_loss\n"one\n9;9;9\n";0;1\n5" disk;1;2\n"a ""b""\n";2;3\n\u2028;3;4\n"'
+    for end in range(1, len(rows) + 1):
+        (tmp_path / "m.csv").write_text(rows[:end])
+        figures.next = 0.0
+        figures.look()
+    figures.end()
+    told = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert told == [{"step": i, "value": i + 1.0} for i in range(4)]
