@@ -43,6 +43,7 @@ from hpo_pilot.steering.search_file import Examination, in_order, load_search, p
 from hpo_pilot.steering.submissions import new_trials, official_group, task_jobs, task_spec, trials_per_task
 from hpo_pilot.steering.workdir import DEFAULT_QUEUE, WorkDir, nickname
 from hpo_pilot.store import EMBEDDED, NameTakenError, SearchRecord, Store
+from hpo_pilot.store.progress import progress_of
 from hpo_pilot.transformation.job import without_secrets
 
 
@@ -205,14 +206,16 @@ def register_packed(
             found = store.search(search.name)  # Another call, perhaps a repetition of this one, was faster.
     if uid is not None and found.uid == uid and found.owner == who:
         return found
-    check_registered(found, packed, go_on=go_on, check=check)
+    check_registered(store, found, packed, go_on=go_on, check=check)
     if packed.environments is not None:
         note_environment(packed.environments, found.uid)
-    if found.filed.budget != search.budget:
+    corrected = found.filed.payload.result != search.payload.result
+    if corrected or found.filed.budget != search.budget:
         store.redefine(found.id, lambda now: _refiled(now, search, packed.file), who, filed=search)
     store.reopen(found.id, who, "resumed", only_from=RESUMABLE)
     if found.sandbox != str(packed.sandbox):
         what = "goes on with the payload runner of another version of hpo-pilot"
+        what = "goes on with the corrected payload.result" if corrected else what
         store.reopen(found.id, who, what, only_from=TAKES_PAYLOAD, sandbox=str(packed.sandbox))
     return store.search(found.id)
 
@@ -231,6 +234,7 @@ def note_environment(folder: Path, uid: str) -> None:
 
 
 def check_registered(
+    store: Store,
     found: SearchRecord,
     packed: PackedSearch,
     *,
@@ -240,13 +244,14 @@ def check_registered(
     """Checks that a registered search can be resumed.
 
     Args:
+        store: the store.
         found: the registered search.
         packed: the search as its file has it now.
         go_on: as for `register_packed`.
         check: as for `register_packed`.
 
     Raises:
-        InputError: the search may not be resumed, or differs from the registered one in more than a larger budget.
+        InputError: the search may not be resumed, or differs from the registered one in more than `check_same` allows.
     """
     if not go_on:
         name = found.name
@@ -256,12 +261,14 @@ def check_registered(
             "starts a new one"
         )
     check(found)
-    check_same(found, packed.search, packed.sandbox, packed.file)
+    check_same(store, found, packed.search, packed.sandbox, packed.file)
     _refiled(found, packed.search, packed.file)
 
 
-def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: str) -> None:
+def check_same(store: Store, found: SearchRecord, search: Search, sandbox: Path, search_file: str) -> None:
     """Checks that the file still defines the registered search, apart from its budget.
+
+    `payload.result` may be corrected while all trials that are over failed and none is open: no result depends on it.
 
     Another version of hpo-pilot may have registered it, with another payload runner, and with LOCAL as the queue if
     the file names none.
@@ -274,7 +281,14 @@ def check_same(found: SearchRecord, search: Search, sandbox: Path, search_file: 
         for definition in (old, new):
             definition["site"]["queue"] = definition["site"]["queue"] or DEFAULT_QUEUE
     changed = sorted(key for key in old | new if key != "budget" and new.get(key) != old.get(key))
-    if changed:
+    if changed == ["payload"] and old["payload"] | {"result": None} == new["payload"] | {"result": None}:
+        progress = progress_of(store.engine, found.id)
+        if progress.trials > progress.failed + progress.stopped - progress.stopped_early:
+            raise InputError(
+                f"{search_file}: payload.result changed since search {search.name!r} began, and trials of it are open "
+                "or have a result. Undo the change, or give the search another name"
+            )
+    elif changed:
         raise InputError(
             f"{search_file}: {', '.join(changed)} changed since search {search.name!r} began; only its budget may "
             "grow. Undo the change, or give the search another name"
@@ -316,7 +330,11 @@ def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Se
         largest["parallel"] = record.search.budget.parallel
     budget = after.model_copy(update=largest)
     changed = search.model_copy(update={"budget": budget, "fidelity": record.search.fidelity})
-    return changed, f"budget changed: {budget_difference(record.search.budget, changed.budget)}"
+    what = (
+        [] if budget == record.search.budget else [f"budget changed: {budget_difference(record.search.budget, budget)}"]
+    )
+    what += ["payload.result corrected"] * (search.payload.result != record.search.payload.result)
+    return changed, ", ".join(what) or "budget changed: nothing"
 
 
 def _limit(budget: Budget, name: str) -> float:
@@ -363,7 +381,7 @@ def check_family(
         if found.family != packed.family:
             there = f"a segment of {found.family!r}" if found.family else "no segment of any search"
             raise InputError(f"the store already has a search {found.name!r}, which is {there}: rename this one")
-        check_registered(found, packed, go_on=go_on, check=check)
+        check_registered(store, found, packed, go_on=go_on, check=check)
     return known
 
 
