@@ -108,9 +108,9 @@ def _trial_file(request: Request) -> Response:
     view, number, content = view_of(request), request.path_params["number"], None
     fold, name = request.query_params.get("fold", ""), request.query_params.get("name", "")
     try:
-        with _archives(request, view, number) as archives:
-            for each, place in archives.items():
-                content = _content(*place, name) if str(each) == fold else content
+        with _archives(request, view, number, fold) as archives:
+            for place in archives.values():
+                content = _content(*place, name)
     except (UnsafeArchive, OSError) as error:
         raise HTTPException(422, f"the file cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if content is None:
@@ -134,8 +134,10 @@ def _runs_scripts(request: Request, view: SearchView) -> bool:
 
 
 @contextlib.contextmanager
-def _archives(request: Request, view: SearchView, number: int) -> Iterator[dict[int, tuple[Path, str]]]:
-    """Yields the archives of a trial's kept files by fold, each with the folder of the trial in it.
+def _archives(
+    request: Request, view: SearchView, number: int, only: str | None = None
+) -> Iterator[dict[int, tuple[Path, str]]]:
+    """Yields the archives of a trial's kept files by fold, each with the folder of the trial in it; `only`: of a fold.
 
     Raises:
         InputError: it has no kept files.
@@ -144,6 +146,7 @@ def _archives(request: Request, view: SearchView, number: int) -> Iterator[dict[
     """
     parts, record = context_of(request), view.record
     names = kept_outputs(parts.library.store, record, str(number))[1]
+    names = {fold: name for fold, name in names.items() if only in (None, str(fold))}
     if any(is_did(name) for name in names.values()):
         raise GiveUpError(f"they are in Rucio: `hpo-pilot fetch {number} {record.name}` downloads them")
     here = {}

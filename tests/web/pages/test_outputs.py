@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from hpo_pilot.jobs import JobState
@@ -103,3 +105,22 @@ def test_damaged_archives_and_trials_without_files(pages):
     pages.submit("no-files")
     pages.results("no-files", 2)
     assert pages.browser().get("/searches/no-files/trials/2/files").status_code == 422
+
+
+def test_for_a_file_of_a_fold_no_other_fold_is_fetched(pages, monkeypatch, tmp_path):
+    """Each picture of a trial's page is such a call, and archives at another server may be large."""
+    number = pages.store.search(pages.submit("far-files")).id
+    task = add_trials(pages.store, "far-files", [Trial(1, 1, {"x": 0.5, "kind": "a"}, seed=1)], folds=2)
+    ends = [made_attempt(task, 1, fold, 1, JobState.FINISHED, 0.5, output=f"far{fold}.tar.gz") for fold in (0, 1)]
+    pages.store.record(number, ends, [made_end(1, TrialState.FINISHED, 0.5, told=1)], ended_tasks=[task])
+    (tmp_path / "a.tar.gz").write_bytes(archive_of({"log.txt": b"kept"}))
+    fetched = []
+
+    @contextlib.contextmanager
+    def fetch(_workdir, names, **_options):
+        fetched.append(names)
+        yield dict.fromkeys(names, tmp_path / "a.tar.gz")
+
+    monkeypatch.setattr("hpo_pilot.web.outputs.fetched_outputs", fetch)
+    answer = pages.browser().get("/searches/far-files/trials/1/file", params={"fold": 1, "name": "log.txt"})
+    assert (answer.status_code, answer.content, fetched) == (200, b"kept", [{1: "far1.tar.gz"}])
