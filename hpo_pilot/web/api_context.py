@@ -226,9 +226,10 @@ class Uploads:
         path.touch()
         return True
 
-    def used(self, user: str) -> int:
-        """Returns the bytes of a user's uploads of one day."""
-        found = (_age_and_size(path) for path in self._folder if self._owners.get(path.name) == user)
+    def used(self, user: str, besides: str | None = None) -> int:
+        """Returns the bytes of a user's uploads of one day; `besides`: the digest of one that does not count."""
+        mine = (path for path in self._folder if self._owners.get(path.name) == user)
+        found = (_age_and_size(path) for path in mine if besides is None or path.name != _name(besides))
         return sum(size for when, size in found if time.time() - when <= _KEEP)
 
     async def receive(
@@ -249,7 +250,7 @@ class Uploads:
         """
         if size is not None and size > self.limit:
             raise self._too_large()
-        used = self.used(user) + self._coming[user]
+        used = self.used(user, digest) + self._coming[user]  # the same archive, sent again, counts once
         most = self.limit if quota_mb is None else min(self.limit, int(quota_mb * 1e6) - used)
         beyond = ApiError(
             413,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -43,8 +44,11 @@ async def submit_new(request: Request) -> Response:
         archive = given.get("archive")
         try:
             if isinstance(archive, UploadFile) and archive.size:
-                whose = upload_quota(session.caller, parts.api.workdir)
-                digest = await parts.api.uploads.receive(None, archive.size, _blocks(archive), *whose)
+                whose, content = upload_quota(session.caller, parts.api.workdir), hashlib.sha256()
+                async for block in _blocks(archive):
+                    content.update(block)
+                await archive.seek(0)
+                digest = await parts.api.uploads.receive(content.hexdigest(), archive.size, _blocks(archive), *whose)
         except (ApiError, TryAgainError) as error:
             return await to_thread.run_sync(_page, request, {**fields, "problem": str(error)}, 422)
     return await to_thread.run_sync(_answer, request, fields, digest, limiter=parts.action_threads)

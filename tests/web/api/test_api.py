@@ -337,6 +337,7 @@ def test_quotas_are_for_each_user_and_hold_when_they_change(api, call):
         small, large = secrets.token_bytes(300_000), secrets.token_bytes(300_001)  # of no announced length
         path = f"payloads/{hashlib.sha256(small).hexdigest()}"
         assert call("PUT", path, "greedy", data=iter([small])).ok
+        assert call("PUT", path, "greedy", data=small).ok, "the same one again takes no more"
         later = f"payloads/{hashlib.sha256(large).hexdigest()}"
         assert call("PUT", later, "greedy", data=iter([large])).json()["code"] == "quota"
         (stored,) = (api.workdir / "uploads").glob(f"{hashlib.sha256(small).hexdigest()}*")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import json
+import secrets
 import tarfile
 
 import pytest
@@ -97,3 +99,18 @@ def test_the_form_has_the_checks_of_other_forms(pages):
     assert pages.browser(None).post("/new", data=fields).status_code == 401
     assert browser.post("/new", content=b"x" * (5 << 20)).status_code == 413
     assert browser.get("/new?like=nosuch").status_code == 404
+
+
+def test_an_archive_that_is_sent_twice_counts_once(pages):
+    """The form is checked with it, then submitted."""
+    archive = archive_of({"train.py": secrets.token_bytes(300_000)})
+    quotas = pages.workdir / "quotas.json"
+    quotas.write_text(json.dumps({"users": {"dora": {"uploads_mb": 0.5}}}))
+    try:
+        text = FILES.replace("search: w", "search: twice")
+        for do, status in (("validate", 200), ("submit", 303)):
+            assert send(pages.browser("dora"), text, do, archive).status_code == status
+        other = archive_of({"train.py": secrets.token_bytes(300_000)})
+        assert "uploads of one day" in send(pages.browser("dora"), text, "validate", other).text
+    finally:
+        quotas.unlink()
