@@ -163,9 +163,8 @@ def _call(here: Here, call: str, body: Mapping[str, Any], wait: float = 0.0) -> 
     Raises:
         TryAgainError: no server runs, or it does not answer.
     """
-    root = here.folder.root
-    if (server := read_address(root)) is None:
-        raise TryAgainError(f"no embedded PanDA server runs on {root}: `hpo-pilot run` or `hpo-pilot serve` starts it")
+    if (server := read_address(here.folder.root)) is None:  # clients of a service get this text: it names no path
+        raise TryAgainError("no embedded PanDA server runs on this work folder: `hpo-pilot serve` or `run` starts it")
     try:
         answer = _session(server).post(
             f"{server.url}/api/v1/hpo_pilot/{call}",

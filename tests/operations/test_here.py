@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpo_pilot.errors import GiveUpError
-from hpo_pilot.operations.client import unpack_outputs
+from hpo_pilot.errors import GiveUpError, TryAgainError
+from hpo_pilot.operations.client import SearchClient, unpack_outputs
 from hpo_pilot.operations.here import NotYoursError, User
 from tests.archives import archive, member
 
@@ -76,3 +76,14 @@ def test_a_user_changes_own_searches_alone_and_long_names_stay_apart():
     for user, owner in ((User.named("bob"), "alice"), (one, two.name)):
         with pytest.raises(NotYoursError, match=f"only {owner} or an operator"):
             user.check("x", owner)
+
+
+def test_without_a_server_clients_that_ask_are_told_no_path(tmp_path: Path) -> None:
+    """A service passes the message on to its users."""
+    file = tmp_path / "asked.yaml"
+    file.write_text("search: asked\nspace: {x: {type: real, low: 0, high: 1}}\npayload: none\n")
+    with SearchClient.local(tmp_path / "work") as client:
+        client.submit(file)
+        with pytest.raises(TryAgainError, match="`hpo-pilot serve`") as raised:
+            client.ask("asked")
+        assert str(tmp_path) not in str(raised.value)
