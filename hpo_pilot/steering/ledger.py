@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from hpo_pilot.jobs import Attempt, JobReport, JobState, Member, Members, RunReport
 from hpo_pilot.jobs.results import from_epoch
 from hpo_pilot.panda.task_parameters import output_name
-from hpo_pilot.search import EarlyStop, Fold, Trial, TrialState
-from hpo_pilot.search.measured_limits import MeasuredLimit, measured_figures, why_infeasible
+from hpo_pilot.search import EarlyStop, Fold, Search, Trial, TrialState
+from hpo_pilot.search.measured_limits import measured_figures, why_infeasible
 from hpo_pilot.search.trials import Spent, means_and_stds, measured_joules
 from hpo_pilot.store import TaskRecord
 
@@ -35,31 +35,18 @@ _GIVEN_UP = "lost {} times; last: "
 class Ledger:
     """The open trials of one search."""
 
-    def __init__(
-        self,
-        *,
-        uid: str,
-        folds: int,
-        needed: int,
-        told: int,
-        objectives: int = 1,
-        limits: Sequence[MeasuredLimit] = (),
-    ) -> None:
+    def __init__(self, uid: str, search: Search, told: int) -> None:
         """Starts a ledger.
 
         Args:
             uid: the search's random identity. Results of another search are refused.
-            folds: folds per trial.
-            needed: good folds that a trial needs for a result.
+            search: the search.
             told: number of results so far.
-            objectives: figures of merit per fold.
-            limits: the limits on measured figures.
         """
         self._uid = uid
-        self._folds = folds
-        self._needed = needed
-        self._objectives = objectives
-        self._limits = limits
+        self._folds, self._needed = search.folds.k, search.folds.needed
+        self._objectives = len(search.objectives)
+        self._limits = search.measured_limits
         self.told = told
         self.open: dict[int, OpenTrial] = {}
         self._known: dict[tuple[int, int, int, int], Attempt] = {}

@@ -101,15 +101,7 @@ class SearchSteering:
 
         # Submitted tasks and their results.
         self._tasks = Submissions(record, store, manager)
-        folds, objectives = search.folds, len(search.objectives)
-        self._ledger = Ledger(
-            uid=record.uid,
-            folds=folds.k,
-            needed=folds.needed,
-            told=told,
-            objectives=objectives,
-            limits=search.measured_limits,
-        )
+        self._ledger = Ledger(record.uid, search, told)
         for trial in self._trials.values():
             if not trial.state.is_over:
                 self._ledger.add(OpenTrial(trial))

@@ -11,9 +11,10 @@ from hpo_pilot.jobs import JobReport, JobState, Member, RunReport
 from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.ledger import MAX_RESUBMISSIONS, Ledger, OpenTrial
 from hpo_pilot.store import TaskRecord, TaskStage
-from tests.made import made_attempt, made_report
+from tests.made import made_attempt, made_report, made_search
 
 UID = "cafecafe"
+TWO = [{"metric": "loss"}, {"metric": "size"}]
 
 
 def task(jobs, *, number=1, generation=1, revision=0):
@@ -35,7 +36,7 @@ def other(number, state, *, panda_id=None, attempt=1, error=None):
 
 
 def ledger(*trials, folds=1, needed=None):
-    made = Ledger(uid=UID, folds=folds, needed=needed or folds, told=0)
+    made = Ledger(UID, made_search(folds={"k": folds, "require": needed}), told=0)
     for number in trials:
         made.add(OpenTrial(Trial(number, 1, {"x": number}, seed=1)))
     return made
@@ -375,7 +376,7 @@ def finished_with(number, trial, fold, *values):
 
 
 def test_each_of_several_objectives_has_its_mean_and_spread():
-    book = Ledger(uid=UID, folds=2, needed=2, told=0, objectives=2)
+    book = Ledger(UID, made_search(objective=TWO, folds=2), told=0)
     book.add(OpenTrial(Trial(1, 1, {"x": 1}, seed=1)))
     t = task([(1, 0), (1, 1)])
     changes = book.absorb(t, [finished_with(1, 1, 0, 1.0, 10.0), finished_with(2, 1, 1, 3.0, 14.0)], 5.0)
@@ -387,7 +388,7 @@ def test_each_of_several_objectives_has_its_mean_and_spread():
 
 
 def test_a_figure_too_few_is_a_failure():
-    book = Ledger(uid=UID, folds=1, needed=1, told=0, objectives=2)
+    book = Ledger(UID, made_search(objective=TWO), told=0)
     book.add(OpenTrial(Trial(1, 1, {"x": 1}, seed=1)))
     (end,) = book.absorb(task([(1, 0)]), [finished(1, 1, 0, 1.0)], 5.0).ends
     assert (end.state, end.values) == (TrialState.FAILED, ())
