@@ -14,11 +14,9 @@ class HpoPilotError(Exception):
     """Root of every error that this product raises on purpose.
 
     Attributes:
-        transient: True if the same call may succeed later.
         exit_code: the exit status of a command that ends with this error.
     """
 
-    transient = False
     exit_code = 1
 
 
@@ -31,7 +29,6 @@ class InputError(HpoPilotError):
 class TryAgainError(HpoPilotError):
     """A server, network, lock or disk failed for now: the same call may succeed later."""
 
-    transient = True
     exit_code = 3
 
 

@@ -153,11 +153,6 @@ def for_each(records: Sequence[_Record], change: Callable[[_Record], _Result]) -
     return results
 
 
-def of_one_segment(name: str, members: Sequence[str]) -> InputError:
-    """Returns the error for a family's name where one search is needed."""
-    return InputError(f"{name!r} is a family of {len(members)} searches: name one of {', '.join(members)}")
-
-
 def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
     states = sorted({state for count in counts for state in count})
     return {state: sum(count.get(state, 0) for count in counts) for state in states}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
-from hpo_pilot.operations.families import family_document, family_progress, for_each, of_one_segment
+from hpo_pilot.operations.families import family_document, family_progress, for_each
 from hpo_pilot.report.documents import ProgressDocument, SearchDocument
 from hpo_pilot.steering.workdir import WorkDir, nickname
 
@@ -166,7 +166,8 @@ class Here:
             InputError: there is no such search, or it is a family of several searches.
         """
         if family := self.store.family(identity):
-            raise of_one_segment(identity, [record.name for record in family])
+            names = ", ".join(record.name for record in family)
+            raise InputError(f"{identity!r} is a family of {len(family)} searches: name one of {names}")
         return self.store.search(identity)
 
     def family(self, identity: str) -> list[SearchRecord]:

@@ -342,10 +342,6 @@ def _named(
     return list(found.values())
 
 
-def _has_failed(trial: Trial) -> bool:
-    return trial.state is TrialState.FAILED and trial.confirms is None
-
-
 def _key(trial: Trial) -> str:
     """Returns the key of a trial's point, with its level if it goes on from another trial."""
     return point_key(trial.point) + (f" at {trial.level}" if trial.continues is not None else "")
@@ -381,7 +377,7 @@ def _check_new(record: SearchRecord, point: Point, known: KnownTrials, waiting: 
     if (where := _taken(related, waiting).get(key)) is not None:
         raise InputError(f"search {record.name!r} has this point already: {where}")
     for trial in related:
-        if _has_failed(trial):
+        if trial.state is TrialState.FAILED and trial.confirms is None:
             raise InputError(
                 f"search {record.name!r} has tried this point: trial {trial.number} failed; "
                 f"`hpo-pilot retry {record.name} --trial {trial.number}` tries it again"
