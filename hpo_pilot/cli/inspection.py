@@ -10,14 +10,7 @@ from typing import Annotated
 import typer
 
 from hpo_pilot.advice import printable
-from hpo_pilot.cli.options import (
-    MOST_NUMBER,
-    IdArgument,
-    JsonOption,
-    argument,
-    on_client,
-    option,
-)
+from hpo_pilot.cli.options import MOST_NUMBER, IdArgument, JsonOption, argument, on_client, option
 from hpo_pilot.cli.output import (
     DIGITS,
     Column,

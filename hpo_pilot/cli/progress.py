@@ -20,23 +20,8 @@ from hpo_pilot.advice import printable
 from hpo_pilot.cli.output import DIGITS, advised, metrics_of, next_step, outlook_rows
 from hpo_pilot.errors import TryAgainError
 from hpo_pilot.operations.client import SearchClient
-from hpo_pilot.report.documents import (
-    OVER_SEARCHES,
-    ProgressDocument,
-    SearchDocument,
-    StatusDocument,
-    is_unsteered,
-)
-from hpo_pilot.report.formatting import (
-    best_text,
-    count,
-    front_text,
-    number,
-    ranked_text,
-    result_text,
-    shortened,
-    whole,
-)
+from hpo_pilot.report.documents import OVER_SEARCHES, ProgressDocument, SearchDocument, StatusDocument, is_unsteered
+from hpo_pilot.report.formatting import best_text, count, front_text, number, ranked_text, result_text, shortened, whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

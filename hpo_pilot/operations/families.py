@@ -6,13 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.report.documents import (
-    OVER_SEARCHES,
-    EtaDocument,
-    ProgressDocument,
-    SearchDocument,
-    StatusDocument,
-)
+from hpo_pilot.report.documents import OVER_SEARCHES, EtaDocument, ProgressDocument, SearchDocument, StatusDocument
 from hpo_pilot.report.trial_documents import CostDocument
 
 #: The state of a family is the first of these that one of its searches has.

@@ -16,12 +16,7 @@ from hpo_pilot.advice import Place, printable
 from hpo_pilot.errors import HpoPilotError, InputError
 from hpo_pilot.operations.client import SearchClient, connect
 from hpo_pilot.report.catalogue import build, check_axes, kinds
-from hpo_pilot.report.documents import (
-    OVER_SEARCHES,
-    ProgressDocument,
-    StatusDocument,
-    is_unsteered,
-)
+from hpo_pilot.report.documents import OVER_SEARCHES, ProgressDocument, StatusDocument, is_unsteered
 from hpo_pilot.report.figure import Figure, FigureData, PeerSearch, Reports, message_figure, plotly_spec, same_question
 from hpo_pilot.report.figure_svg import SVG_KINDS, figure_svg
 from hpo_pilot.report.formatting import best_text, count, front_text, result_text, scalar, whole

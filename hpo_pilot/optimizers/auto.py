@@ -31,12 +31,7 @@ class AutoOptimizer(Optimizer):
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Makes the model; see `Optimizer`."""
         super().__init__(space, **options)
-        self._shared = {
-            "seed": self.seed,
-            "trials": self.trials,
-            "objectives": self.objectives,
-            "limits": self.limits,
-        }
+        self._shared = {"seed": self.seed, "trials": self.trials, "objectives": self.objectives, "limits": self.limits}
         self._alone = 0 if len(space.dimensions) > MANY_DIMENSIONS else ALONE
 
     @cached_property

@@ -14,14 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers.base import (
-    BaseSettings,
-    Optimizer,
-    foreign_class,
-    global_randomness,
-    one_thread,
-    stream,
-)
+from hpo_pilot.optimizers.base import BaseSettings, Optimizer, foreign_class, global_randomness, one_thread, stream
 from hpo_pilot.optimizers.proposals import unit_vector
 from hpo_pilot.search import Mistake, MistakeError, Point, SearchSpace, point_key
 

@@ -15,15 +15,7 @@ from hpo_pilot.optimizers.acquisition import Threshold
 from hpo_pilot.optimizers.base import Observation, array_stream
 from hpo_pilot.optimizers.gaussian_process import Basis, Fit, Hyperparameters, Posterior, best_fit
 from hpo_pilot.optimizers.phase import LEAST_VALUES
-from hpo_pilot.optimizers.training_data import (
-    PLAIN,
-    FeatureMap,
-    Rows,
-    ScaledValues,
-    Table,
-    ToldTrials,
-    scaled_values,
-)
+from hpo_pilot.optimizers.training_data import PLAIN, FeatureMap, Rows, ScaledValues, Table, ToldTrials, scaled_values
 
 #: Up to this number of trials, hyper-parameters are fitted after each trial; then after each growth by this share.
 _FIT_EACH, _GROWTH = 20, 0.05

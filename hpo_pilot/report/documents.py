@@ -351,12 +351,7 @@ class FindingDocument(TypedDict):
 
 
 def search_document(
-    record: SearchRecord,
-    progress: SearchProgress,
-    best: Standing | None,
-    price: Price | None,
-    *,
-    steered: bool | None,
+    record: SearchRecord, progress: SearchProgress, best: Standing | None, price: Price | None, *, steered: bool | None
 ) -> SearchDocument:
     """Returns a search with its progress as a document.
 

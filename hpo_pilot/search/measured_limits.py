@@ -74,8 +74,7 @@ def _checked(value: Any) -> Any:
 
 #: A limit as text, with one space.
 LimitText = Annotated[
-    StrictStr,
-    BeforeValidator(_checked, json_schema_input_type=Annotated[StrictStr, Field(pattern=_PATTERN)]),
+    StrictStr, BeforeValidator(_checked, json_schema_input_type=Annotated[StrictStr, Field(pattern=_PATTERN)])
 ]
 
 

@@ -239,9 +239,7 @@ def test_with_folds_all_of_them_are_killed(steer, store, panda):
     steering = steer({**ASHA, "folds": 2}, **TWO)
     go(steering, 2)
     report(panda, steering, 0.1, 0.3, 0.9, 0.7)
-    assert told_to_stop(store) == [
-        "trial 2 is told to stop: loss 0.8 is 2nd of 2 at step 1, where 1 goes on (asha)",
-    ]
+    assert told_to_stop(store) == ["trial 2 is told to stop: loss 0.8 is 2nd of 2 at step 1, where 1 goes on (asha)"]
     assert panda.killed_jobs == [103, 104]
     panda.report(1, 3, (1, 0.9), state=JobState.CANCELLED)
     go(steering, 2)

@@ -85,8 +85,7 @@ def test_sandboxes_of_earlier_versions_say_less(tmp_path, document, nodes, ranks
 
 
 @pytest.mark.parametrize(
-    ("refill", "polite", "first"),
-    [("auto", 0.0, 1), ("auto", 0.25, 3), (0.5, 0.0, 6), (0.0, 0.25, 1), (1.0, 0.0, 12)],
+    ("refill", "polite", "first"), [("auto", 0.0, 1), ("auto", 0.25, 3), (0.5, 0.0, 6), (0.0, 0.25, 1), (1.0, 0.0, 12)]
 )
 def test_so_many_slots_must_be_free(refill, polite, first):
     budget = Budget(parallel=12, refill=refill)

@@ -9,13 +9,7 @@ import pytest
 from hpo_pilot import open_search
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.operations.client import SearchClient
-from hpo_pilot.operations.notebook import (
-    ProgressDisplay,
-    live_figure,
-    peers_of,
-    search_of,
-    show_progress,
-)
+from hpo_pilot.operations.notebook import ProgressDisplay, live_figure, peers_of, search_of, show_progress
 from hpo_pilot.report.documents import ProgressDocument
 from tests.rest_api import start_api, steered
 

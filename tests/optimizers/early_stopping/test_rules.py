@@ -12,14 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_pilot.optimizers.early_stopping import (
-    CHECKPOINTS,
-    Curves,
-    Report,
-    Stop,
-    create_rule,
-    projected,
-)
+from hpo_pilot.optimizers.early_stopping import CHECKPOINTS, Curves, Report, Stop, create_rule, projected
 from hpo_pilot.search import EarlyStopping
 
 EVERYBODY = range(1, 10_000)

@@ -195,8 +195,7 @@ def test_mutation_share(r1: float, progress: float, share: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("r2", "expected"),
-    [(0.9, 0.4 + 0.75 * 0.6), (0.51, 0.85), (0.5, 0.4 - 0.75 * 0.4), (0.1, 0.1)],
+    ("r2", "expected"), [(0.9, 0.4 + 0.75 * 0.6), (0.51, 0.85), (0.5, 0.4 - 0.75 * 0.4), (0.1, 0.1)]
 )
 def test_mutation_goes_up_only_where_r2_is_above_a_half(r2: float, expected: float) -> None:
     assert mutated(0.4, 0.25, r2, 0.0) == pytest.approx(expected)
