@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-import operator
 import random
 import re
 import threading
@@ -278,29 +277,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 #: Operators that a constraint may use.
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr)
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: _arithmetic(operator.add),
-    ast.Sub: _arithmetic(operator.sub),
-    ast.Mult: _arithmetic(operator.mul),
-    ast.Div: _arithmetic(operator.truediv),
-    ast.FloorDiv: _arithmetic(operator.floordiv),
-    ast.Mod: _arithmetic(operator.mod),
+    **{kind: _arithmetic(simpleeval.DEFAULT_OPERATORS[kind]) for kind in _ARITHMETIC},
+    **{kind: _of_number(simpleeval.DEFAULT_OPERATORS[kind]) for kind in (ast.USub, ast.UAdd)},
     ast.Pow: _power,
-    ast.BitAnd: _arithmetic(operator.and_),
-    ast.BitOr: _arithmetic(operator.or_),
-    ast.USub: _of_number(operator.neg),
-    ast.UAdd: _of_number(operator.pos),
-    ast.Not: operator.not_,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda item, items: item in items,
-    ast.NotIn: lambda item, items: item not in items,
-    ast.Is: lambda a, b: a is b,
-    ast.IsNot: lambda a, b: a is not b,
+    **{kind: simpleeval.DEFAULT_OPERATORS[kind] for kind in (ast.Not, *_COMPARISONS)},
 }
 
 _ALLOWED = (
