@@ -124,11 +124,8 @@ def estimate(
     planned: float = search.planned_trials - confirming
     done, whole = float(over), 1.0
     if levels is not None:
-        planned, done, whole = (
-            level_sum(levels.wanted(budget.trials, budget.fidelity), levels.values),
-            trained,
-            levels.high,
-        )
+        planned = level_sum(levels.wanted(budget.trials, budget.fidelity), levels.values)
+        done, whole = trained, levels.high
     limit = "trials"
     if budget.fidelity is not None and budget.fidelity < planned:
         planned, limit = budget.fidelity, "fidelity"

@@ -446,11 +446,8 @@ def mistakes_across(sections: Mapping[str, Any]) -> Iterator[Mistake]:
             yield from (wrong.under("payload", "point") for wrong in payload.point.mistakes(space.dimensions))
     yield from limit_mistakes(sections.get("limits", {}), [one.metric for one in objectives], payload)
     if payload is not None and payload.result is not None and len(objectives) > 1:
-        message, hint = (
-            f"is one value, and there are {len(objectives)} objectives",
-            "write output.json, with all of them",
-        )
-        yield Mistake(("payload", "result"), message, hint)
+        message = f"is one value, and there are {len(objectives)} objectives"
+        yield Mistake(("payload", "result"), message, "write output.json, with all of them")
     if payload is not None and payload.is_none:
         yield from _mistakes_without_payload(sections)
     if "search" in sections:
