@@ -166,7 +166,7 @@ def _call(here: Here, call: str, body: Mapping[str, Any], wait: float = 0.0) -> 
     if (server := read_address(here.folder.root)) is None:  # clients of a service get this text: it names no path
         raise TryAgainError("no embedded PanDA server runs on this work folder: `hpo-pilot serve` or `run` starts it")
     try:
-        answer = _session(server).post(
+        answer = session_at(server).post(
             f"{server.url}/api/v1/hpo_pilot/{call}",
             json=body,
             headers={**server.headers(), "X-HPO-Pilot-Wait": f"{wait:g}"},
@@ -182,7 +182,8 @@ def _call(here: Here, call: str, body: Mapping[str, Any], wait: float = 0.0) -> 
 
 
 @functools.lru_cache(maxsize=4)
-def _session(server: PandaServer) -> requests.Session:
+def session_at(server: PandaServer) -> requests.Session:
+    """Returns the session for calls to a server; it may be used from any thread."""
     session = server.session()
     session.mount(server.url, HTTPAdapter(pool_maxsize=64))  # above the threads of an API
     return session

@@ -7,7 +7,6 @@ The server's side of these calls is `hpo_pilot/server/monitoring.py`.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -21,7 +20,8 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.jobs import JobState
 from hpo_pilot.jobs.results import error_text, reported_progress
-from hpo_pilot.panda.server import PandaServer, read_address
+from hpo_pilot.operations.asked_trials import session_at
+from hpo_pilot.panda.server import read_address
 
 # --- Values: pydantic reads them from the answers, in which times are seconds since the epoch ---
 
@@ -278,9 +278,6 @@ class ServerJobs:
             workdir: the work folder; it need not have a server yet.
         """
         self._workdir = workdir
-        self._lock = threading.Lock()
-        self._server: PandaServer | None = None
-        self._session: requests.Session | None = None
 
     @property
     def url(self) -> str | None:
@@ -402,9 +399,11 @@ class ServerJobs:
         return data
 
     def _get(self, path: str, given: Mapping[str, Any]) -> requests.Response:
-        server, session = self._connection()
+        server = read_address(self._workdir)
+        if server is None:
+            raise NoServerError(f"no embedded PanDA server runs on {self._workdir}: start one with `hpo-pilot serve`")
         try:
-            answer = session.get(
+            answer = session_at(server).get(
                 server.url + path,
                 params=dict(given),
                 headers=server.headers(),
@@ -425,12 +424,3 @@ class ServerJobs:
         if not answer.ok:
             raise TryAgainError(f"the embedded PanDA server answered {answer.status_code} to {path}")
         return answer
-
-    def _connection(self) -> tuple[PandaServer, requests.Session]:
-        found = read_address(self._workdir)
-        if found is None:
-            raise NoServerError(f"no embedded PanDA server runs on {self._workdir}: start one with `hpo-pilot serve`")
-        with self._lock:
-            if self._session is None or found != self._server:
-                self._server, self._session = found, found.session()
-            return found, self._session
