@@ -77,11 +77,6 @@ class Projection:
         return min(1.0, agreement * float((high[1] - low[1]) / (high[0] - low[0])))
 
 
-def projected(value: float, others: Sequence[tuple[float, float]]) -> float:
-    """Returns the projected final value of one training that was stopped; see `Projection`."""
-    return Projection(others)(value)
-
-
 #: Trials are compared at every step up to this one, and then at steps that grow by a tenth, so that a curve of any
 #: length is kept in about a hundred numbers.
 _EVERY_STEP = 20
@@ -275,7 +270,7 @@ class Curves:
             if number not in found:
                 if not math.isfinite(fold.value):
                     return None
-                found[number] = projected(fold.value, self._others(number, CHECKPOINTS[fold.next - 1]))
+                found[number] = Projection(self._others(number, CHECKPOINTS[fold.next - 1]))(fold.value)
         if not found:
             return None
         complete = [finals for _, finals in self._recent() if len(finals) == self._count > len(found)]

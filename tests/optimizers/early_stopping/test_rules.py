@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_pilot.optimizers.early_stopping import CHECKPOINTS, Curves, Report, Stop, create_rule, projected
+from hpo_pilot.optimizers.early_stopping import CHECKPOINTS, Curves, Projection, Report, Stop, create_rule
 from hpo_pilot.search import EarlyStopping
 
 EVERYBODY = range(1, 10_000)
@@ -292,18 +292,18 @@ def test_the_share_of_a_trial_that_is_done() -> None:
 
 
 def test_projection_by_hand() -> None:
-    assert projected(0.7, []) == 0.7
+    assert Projection([])(0.7) == 0.7
     others = [(1.0, 0.1), (2.0, 0.2), (3.0, 0.4)]
-    assert projected(2.5, others) == pytest.approx(0.2 + 0.2 / 3)  # two of three are better
+    assert Projection(others)(2.5) == pytest.approx(0.2 + 0.2 / 3)  # two of three are better
     # Beyond them by 1, of which the slope is left: half of the final values lie within 0.15, there within 1.
-    assert projected(4.0, others) == pytest.approx(0.4 + 0.15)
-    assert projected(0.5, others) == pytest.approx(0.1 - 0.5 * 0.15)  # it may well become the best
+    assert Projection(others)(4.0) == pytest.approx(0.4 + 0.15)
+    assert Projection(others)(0.5) == pytest.approx(0.1 - 0.5 * 0.15)  # it may well become the best
     # Of one other alone nothing is known of the slope.
-    assert projected(9.0, [(1.0, 0.1)]) == pytest.approx(8.1)
-    assert projected(0.9, [(1.0, 0.1)]) == 0.1
+    assert Projection([(1.0, 0.1)])(9.0) == pytest.approx(8.1)
+    assert Projection([(1.0, 0.1)])(0.9) == 0.1
     # It is better now than any was in the end.
-    assert projected(0.05, [(0.2, 0.1), (0.3, 0.2)]) == 0.05
-    assert projected(inf, others) == 0.4
+    assert Projection([(0.2, 0.1), (0.3, 0.2)])(0.05) == 0.05
+    assert Projection(others)(inf) == 0.4
 
 
 FINALS = st.lists(st.tuples(st.floats(-1e308, 1e308), st.floats(-1e308, 1e308)), min_size=1, max_size=12)
@@ -313,7 +313,7 @@ FINALS = st.lists(st.tuples(st.floats(-1e308, 1e308), st.floats(-1e308, 1e308)),
 def test_a_projection_is_finite_and_beyond_the_others_only_where_the_trial_is(
     value: float, others: list[tuple[float, float]]
 ) -> None:
-    found = projected(value, others)
+    found = Projection(others)(value)
     assert -inf < found < inf
     if found < min(final for _, final in others):
         assert value < min(at for at, _ in others)
@@ -321,7 +321,7 @@ def test_a_projection_is_finite_and_beyond_the_others_only_where_the_trial_is(
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=2).map(sorted), FINALS)
 def test_a_worse_place_projects_no_better(pair: list[float], others: list[tuple[float, float]]) -> None:
-    low, high = (projected(value, others) for value in pair)
+    low, high = (Projection(others)(value) for value in pair)
     assert low <= high + 1e-9 * abs(high)
 
 
