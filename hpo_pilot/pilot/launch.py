@@ -505,10 +505,6 @@ class WithLauncher(CommandWrapper):
         return words + self.staged.words(inside)
 
     def _tell(self, folder: Path, before: Sequence[str], placement: Placement, env: Mapping[str, str]) -> None:
-        if "hpo_pilot_launch" not in _text_of_runners(folder):
-            raise JobFailure(
-                "the job was packed by an earlier version, whose runner starts no launcher: submit the search anew"
-            )
         patterns = asdict(self.launcher.log_patterns)
         said: dict[str, Any] = {name: patterns[name] for name in ("label", "dead", "own", "cancelled")}
         said |= {"before": before, "name": placement.name}
@@ -542,11 +538,6 @@ def _told(document: PayloadSettings) -> list[str]:
     if "ranks_timeline.json" in document.outputs:
         names.append("HPO_PILOT_TIMELINE")
     return names
-
-
-def _text_of_runners(folder: Path) -> str:
-    paths = (folder / RUNNER_FILE, folder / "hpo_pilot_point.py")
-    return "".join(path.read_text(errors="replace") for path in paths if path.is_file())
 
 
 def _others(by_node: Mapping[str, tuple[str, ...]], first: str) -> dict[str, tuple[str, ...]]:
