@@ -297,10 +297,7 @@ class Launcher(ABC):
         missing = next((name for name in self.programs if not shutil.which(name, path=path)), None)
         if missing is None:
             return ""
-        builds = {
-            "torchrun": "install PyTorch (`pip install torch`)",
-            "horovodrun": "build it with `make horovod`",
-        }
+        builds = {"torchrun": "install PyTorch (`pip install torch`)", "horovodrun": "build it with `make horovod`"}
         remedy = f"{builds[missing]}, or " if missing in builds else ""
         remedy += "load its module before the pilot starts, or name another launcher in the site's profile"
         return f"{missing}, which starts the ranks, is not in PATH: {remedy}"

@@ -103,12 +103,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="environments of searches submitted on this machine (default: the pilot's own)",
     )
-    add(
-        "--no-isolation",
-        action="store_false",
-        dest="isolation",
-        help="payloads may read this pilot's files",
-    )
+    add("--no-isolation", action="store_false", dest="isolation", help="payloads may read this pilot's files")
     add("--hide", action="append", help="another file or folder that payloads cannot read; may be given several times")
     add("--keep", action="store_true", help="keep job folders")
     add("--metrics-port", type=int, help="port for Prometheus (default: none; 0: any free port)")

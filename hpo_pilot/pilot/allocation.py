@@ -36,10 +36,7 @@ class AllocatedNodes:
 
 
 def find_allocation(
-    site: Site,
-    lifetime: float,
-    environment: Mapping[str, str] | None = None,
-    asked: RunCommand = ask_batch_system,
+    site: Site, lifetime: float, environment: Mapping[str, str] | None = None, asked: RunCommand = ask_batch_system
 ) -> AllocatedNodes:
     """Returns the allocation in which this process runs.
 

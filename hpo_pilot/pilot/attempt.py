@@ -37,14 +37,7 @@ from hpo_pilot.pilot.job import (
 from hpo_pilot.pilot.job_files import FolderStorage, SandboxCache, ServerStorage, store_log, store_outputs
 from hpo_pilot.pilot.launch import STEP_CANCELLED, AvoidedTasks, LauncherOutage, LaunchFailure, WithLauncher
 from hpo_pilot.pilot.machine import AssignedResources, JobReservation, ResourcePool
-from hpo_pilot.pilot.report import (
-    Outcome,
-    StartingJob,
-    failed_folds,
-    note_metric,
-    note_remarks,
-    payload_succeeded,
-)
+from hpo_pilot.pilot.report import Outcome, StartingJob, failed_folds, note_metric, note_remarks, payload_succeeded
 from hpo_pilot.pilot.settings import PilotSettings, PilotWorkDir, Site
 from hpo_pilot.pilot.staging import LARGE_FILE, Staging
 from hpo_pilot.pilot.warm import WarmInterpreters

@@ -22,15 +22,7 @@ from sqlalchemy import Column as C
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from hpo_pilot.databases import (
-    DURABLE,
-    WRITES,
-    among,
-    end_silent_sessions,
-    make_tables,
-    remote_engine,
-    sqlite_engine,
-)
+from hpo_pilot.databases import DURABLE, WRITES, among, end_silent_sessions, make_tables, remote_engine, sqlite_engine
 from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import try_lock
 from hpo_pilot.jobs import ASKED_QUEUE, JobState

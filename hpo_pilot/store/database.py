@@ -13,14 +13,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, Row, Select
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DatabaseError,
-    DBAPIError,
-    IntegrityError,
-    NoSuchModuleError,
-    OperationalError,
-)
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
 
 from hpo_pilot.databases import WRITES, remote_engine, sqlite_engine
 from hpo_pilot.errors import GiveUpError, InputError, TryAgainError

@@ -33,14 +33,7 @@ from hpo_pilot.search.values import Point
 from hpo_pilot.store import tables as t
 from hpo_pilot.store.annotations import Annotation, annotation_record
 from hpo_pilot.store.database import read_rows, read_values, reading
-from hpo_pilot.store.records import (
-    SearchRecord,
-    SearchState,
-    TaskStage,
-    columns_without,
-    search_record,
-    trial_records,
-)
+from hpo_pilot.store.records import SearchRecord, SearchState, TaskStage, columns_without, search_record, trial_records
 
 
 def reported_a_number(engine: Engine, search_id: int) -> bool:

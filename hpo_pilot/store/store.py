@@ -541,13 +541,7 @@ class Store:
         connection.execute(update(t.searches).where(first).values(started=now, clock=now))
 
     def reopen(
-        self,
-        search_id: int,
-        who: str,
-        what: str,
-        *,
-        only_from: Sequence[SearchState],
-        sandbox: str | None = None,
+        self, search_id: int, who: str, what: str, *, only_from: Sequence[SearchState], sandbox: str | None = None
     ) -> bool:
         """Lets a search go on, and logs it; its earlier failures no longer count as failures in a row.
 

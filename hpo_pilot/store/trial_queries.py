@@ -210,10 +210,7 @@ class LevelCount(NamedTuple):
 def level_counts(engine: Engine, search_id: int, levels: Levels) -> list[LevelCount]:
     """Returns the counts of each level that has trials, in ascending order."""
     counted = and_(
-        _c.search_id == search_id,
-        _c.confirms.is_(None),
-        not_(t.ended_with_search(t.trials)),
-        _c.level.is_not(None),
+        _c.search_id == search_id, _c.confirms.is_(None), not_(t.ended_with_search(t.trials)), _c.level.is_not(None)
     )
     finished = func.sum(case((_c.state == TrialState.FINISHED.value, 1), else_=0))
     paused = func.sum(case((t.shown_state(levels) == "paused", 1), else_=0))
@@ -268,10 +265,7 @@ def failed_trials(engine: Engine, search_id: int) -> list[Trial]:
     failed = _c.state == TrialState.FAILED.value
     other = t.jobs.alias()
     good = select(other.c.id).where(
-        other.c.search_id == search_id,
-        other.c.trial == _j.trial,
-        other.c.fold == _j.fold,
-        other.c.value.is_not(None),
+        other.c.search_id == search_id, other.c.trial == _j.trial, other.c.fold == _j.fold, other.c.value.is_not(None)
     )
     lost = (
         select(_j.trial)
