@@ -239,23 +239,17 @@ _JOBS = _ANY_JOBS.where(AT_PILOT)
 def makes_file(tx: Transaction, pilot: PilotIdentity, name: str) -> bool:
     """Returns whether one of this pilot's jobs may write an output or log with this name.
 
-    Checks only jobs whose number is in the name, and first jobs: the file names of all other jobs contain ${SN}.
+    Checks only jobs of tasks whose number is in the name, as in every output's, and of these the ones whose own number
+    is there, and first jobs: the file names of all other jobs contain ${SN}.
     """
-    numbers = {1, *map(int, _NUMBERS.findall(name))}
-    query = _JOBS.where(jobs.c.number.in_(numbers))
-    # Tasks of earlier versions may have names without their number: only for these are all running jobs read.
-    for rows in (query.where(jobs.c.task_id.in_(numbers)), query):
-        for job in _held(pilot, tx.connection.execute(rows)):
-            known = known_task(tx, job.task_id)
-            if not any(file.lfn == name for file in texts_of(known, job).files):
-                continue
-            # Without their number, they may be those of other users' outputs.
-            if str(job.task_id) in name.split(".") or owner_of(tx, name) in (None, known.user_name):
-                return True
-    return False
+    numbers = set(map(int, _NUMBERS.findall(name)))
+    rows = tx.connection.execute(_JOBS.where(jobs.c.task_id.in_(numbers), jobs.c.number.in_({1, *numbers})))
+    return any(
+        file.lfn == name for job in _held(pilot, rows) for file in texts_of(known_task(tx, job.task_id), job).files
+    )
 
 
-def owner_of(tx: Transaction, name: str, also: str = "") -> str | None:
+def owner_of(tx: Transaction, name: str, also: str) -> str | None:
     """Returns the owner of an output by its name: of users a and a.b, the second owns user.a.b.1.x.
 
     Args:
