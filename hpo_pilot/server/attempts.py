@@ -120,17 +120,10 @@ _ROWS_AT_ONCE = 1000
 NO_RETRY = frozenset({TaskState.ABORTING, TaskState.FINISHING})
 
 
-def task_row(tx: Transaction, task_id: int) -> AnyRow | None:
-    """Returns a task's row without its parameters, for a change; None: there is no such task."""
-    if (row := tx.connection.execute(_TASK, {"id": task_id}).one_or_none()) is not None:
-        tx.revisions[task_id] = row.revision
-    return row
-
-
-def existing_task(tx: Transaction, task_id: int) -> AnyRow:
-    """Returns the row of a task that must exist, without its parameters."""
-    row = task_row(tx, task_id)
-    assert row is not None
+def task_row(tx: Transaction, task_id: int) -> AnyRow:
+    """Returns the row of a task that must exist, without its parameters, for a change."""
+    row = tx.connection.execute(_TASK, {"id": task_id}).one()
+    tx.revisions[task_id] = row.revision
     return row
 
 
@@ -234,7 +227,7 @@ def end_attempt(tx: Transaction, job: AnyRow, status: JobState, **values: Any) -
     set_columns(
         tx, jobs.c.panda_id, job.panda_id, {"ended": tx.now, **values, "heartbeat": tx.now, **moved_to(tx, status)}
     )
-    task = existing_task(tx, job.task_id)
+    task = task_row(tx, job.task_id)
     tx.counts.append(metrics.ATTEMPTS_ENDED.labels(status.value))
     if status is JobState.FINISHED:
         settle(tx, task, finished=1)
@@ -347,13 +340,13 @@ def change_parameters(tx: Transaction, task: AnyRow, changes: Mapping[str, Any],
     params = json.loads(old or "{}") | dict(changes)
     n_jobs = max(task.n_jobs, TaskParameters(params).n_jobs)
     change_task(tx, task, params=json.dumps(params), revision=task.revision + 1, n_jobs=n_jobs, **brokered)
-    changed = existing_task(tx, task.task_id)
+    changed = task_row(tx, task.task_id)
     n_made = tx.connection.scalar(select(func.max(jobs.c.number)).where(jobs.c.task_id == task.task_id)) or 0
     if 0 < n_made < n_jobs:
         _first_attempts(tx, changed, range(n_made + 1, n_jobs + 1))
         if TaskState(changed.status).is_over:
             change_task(tx, changed, status=TaskState.RUNNING.value, error_dialog=None, ended=None)
-        changed = existing_task(tx, task.task_id)
+        changed = task_row(tx, task.task_id)
     return changed
 
 
@@ -394,8 +387,7 @@ def _heartbeat(
         columns |= moved_to(tx, status)
         if job.started is None and status is not JobState.STARTING:
             columns.setdefault("started", tx.now)
-    if status is not state and (task := task_row(tx, job.task_id)) is not None:
-        change_task(tx, task)
+        change_task(tx, task_row(tx, job.task_id))
     elif "hpoStep=" in (columns.get("job_metrics") or "") and columns["job_metrics"] != job.job_metrics:
         _announce_values(tx, job)
     return ",".join(word for word in ("debug" if job.debug else None, job.command) if word) or None
@@ -406,7 +398,7 @@ def _announce_values(tx: Transaction, job: AnyRow) -> None:
     if known_task(tx, job.task_id).parameters.params.get("hpoValues") is not True:
         return
     task = task_row(tx, job.task_id)
-    if task is not None and tx.now - task.modified >= _VALUES_PAUSE:
+    if tx.now - task.modified >= _VALUES_PAUSE:
         change_task(tx, task, outcome=True)
 
 

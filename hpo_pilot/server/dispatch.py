@@ -15,7 +15,7 @@ from hpo_pilot.hpc.capacity import AllocationRequest
 from hpo_pilot.jobs import JobNeeds, JobState
 from hpo_pilot.jobs.resources import usable_gpus
 from hpo_pilot.server import brokerage
-from hpo_pilot.server.attempts import NO_RETRY, add_attempts, change_task, existing_task, job_row, task_row
+from hpo_pilot.server.attempts import NO_RETRY, add_attempts, change_task, job_row, task_row
 from hpo_pilot.server.database import (
     AT_PILOT,
     AT_PILOT_STATES,
@@ -174,7 +174,7 @@ def take(tx: Transaction, request: JobRequest) -> list[AnyRow]:
     if found:
         send(tx, request, [job.panda_id for job in found])
     for task_id in sorted({job.task_id for job in found}):
-        task = existing_task(tx, task_id)
+        task = task_row(tx, task_id)
         if task.started:
             change_task(tx, task)
         else:
@@ -434,7 +434,7 @@ def give_back(
     Returns:
         The PandaIDs of the jobs given back, by this call or by the call that it repeats.
     """
-    tasks: dict[int, AnyRow | None] = {}
+    tasks: dict[int, AnyRow] = {}
     given: dict[int, AnyRow] = {}
     known = []
     for panda_id, attempt in dict.fromkeys(attempts):
@@ -448,13 +448,13 @@ def give_back(
         task = tasks[job.task_id]
         if job.status == JobState.CLOSED and job.sub_status == _SUB_STATUS:
             known.append(panda_id)
-        elif job.status in AT_PILOT_STATES and job.command != "tobekilled" and task and task.status not in NO_RETRY:
+        elif job.status in AT_PILOT_STATES and job.command != "tobekilled" and task.status not in NO_RETRY:
             known.append(panda_id)
             given[panda_id] = job
     if given:
         _close(tx, list(given), f"given back by worker {worker_id} of {harvester_id}")
     for task in tasks.values():
-        if task is not None and (its := [job for job in given.values() if job.task_id == task.task_id]):
+        if its := [job for job in given.values() if job.task_id == task.task_id]:
             add_attempts(tx, task, [(job, job.max_attempt + 1) for job in its])
             change_task(tx, task, outcome=True)
     return known

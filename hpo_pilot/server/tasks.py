@@ -155,17 +155,15 @@ def incremental_execution(
 
     Args:
         tx: a writing transaction.
-        task_id: number of a task.
+        task_id: number of a task, which must exist.
         params: new parameters; parameters that cannot change are ignored, as on PanDA.
         queues: the known queues; None: any name is a queue.
 
     Returns:
-        3 with a message; 1: the new parameters are not valid; 2: no such task, or it is not over; 5: it continues, and
-        its failed jobs start again with what changed.
+        3 with a message; 1: the new parameters are not valid; 2: it is not over; 5: it continues, and its failed jobs
+        start again with what changed.
     """
     task = attempts.task_row(tx, task_id)
-    if task is None:
-        return 2, f"jediTaskID={task_id} not found"
     going_on = task.status in _RETRIED_WHILE and task.label == "user"
     if task.status not in _INCREMENTAL and not going_on:
         return 2, f"jediTaskID={task_id} is in the {task.status} state. You can retry it once it is over. "
@@ -257,7 +255,7 @@ def _insert(
     task_id = int(tx.connection.execute(insert(tasks).values(values).returning(tasks.c.task_id)).scalar_one())
     tx.users.add(params["userName"])
     if values["status"] == TaskState.READY:
-        attempts.make_jobs(tx, attempts.existing_task(tx, task_id))
+        attempts.make_jobs(tx, attempts.task_row(tx, task_id))
     return task_id
 
 
@@ -290,7 +288,7 @@ def sandbox_arrived(tx: Transaction, name: str) -> None:
     """Releases the tasks that waited for the cache file `name`."""
     waiting = select(tasks.c.task_id).where(_PENDING, tasks.c.sandbox == name).order_by(tasks.c.task_id)
     for task_id in tx.connection.scalars(waiting).all():
-        attempts.make_jobs(tx, attempts.existing_task(tx, task_id))
+        attempts.make_jobs(tx, attempts.task_row(tx, task_id))
 
 
 def awaited_by_another(tx: Transaction, name: str, caller: Caller) -> bool:
@@ -344,17 +342,15 @@ def command(
     Args:
         tx: a writing transaction.
         caller: the user; the right to command is not checked here.
-        task_id: the task.
+        task_id: the task, which must exist.
         name: the command.
         soft: for finish: jobs at pilots run to their end.
         ignore_limit: for retry and incexec: ignores the limit on retries; only operators may use it.
 
     Returns:
-        0 with a message; 2: no such task; 4: not possible in its present state.
+        0 with a message; 4: not possible in its present state.
     """
     task = attempts.task_row(tx, task_id)
-    if task is None:
-        return 2, f"jediTaskID={task_id} not found"
     if name == "retry" and task.status in ("running", "pending") and task.label == "user":
         attempts.retry_jobs(tx, task)
         return 0, f"retry has been triggered for failed jobs while the task is still {task.status}"
@@ -401,7 +397,7 @@ def _stop(tx: Transaction, task: AnyRow, state: TaskState, ended: JobState, reas
         )
     if not tx.connection.scalar(select(func.count()).where(jobs.c.task_id == task.task_id)):
         n_ended = task.n_jobs  # killed while it waited for its sandbox, so it never had jobs
-    attempts.settle(tx, attempts.existing_task(tx, task.task_id), failed=n_ended)
+    attempts.settle(tx, attempts.task_row(tx, task.task_id), failed=n_ended)
 
 
 # Commands to jobs, after `killJob` and `setDebugMode` of panda-server 1.0.4. Of its kill codes only one matters

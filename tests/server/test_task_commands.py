@@ -26,7 +26,6 @@ def test_kill(queue: Queue) -> None:
     assert (described["taskBufferErrorCode"], described["taskBufferErrorDiag"]) == (100, "killed by me")
     code, message = queue.command(task_id, "kill")
     assert (code, message) == (4, "Command rejected: the kill command is not accepted if the task is in aborted status")
-    assert queue.command(12345, "kill") == (2, "jediTaskID=12345 not found")
 
 
 def test_kill_of_a_task_that_waits_for_its_sandbox(queue: Queue) -> None:
