@@ -1,13 +1,7 @@
-"""Builds the transformation as one executable file: a zip archive that Python runs.
-
-::
-
-    python3 -m hpo_pilot.transformation.executable runGen-00-00-02
-"""
+"""Builds the transformation as one executable file: a zip archive that Python runs."""
 
 import io
 import os
-import sys
 import zipfile
 
 _PACKAGE = "hpo_pilot/transformation/"
@@ -37,14 +31,3 @@ def build() -> bytes:
             # Not compressed: the output of zlib may differ between versions.
             archive.writestr(zipfile.ZipInfo(name, _ALWAYS), contents[name])
     return _START + packed.getvalue()
-
-
-def write(path: str) -> None:
-    """Writes the file, executable."""
-    with open(path, "wb") as file:
-        file.write(build())
-    os.chmod(path, 0o755)  # noqa: S103  a program without secrets
-
-
-if __name__ == "__main__":
-    write(sys.argv[1])

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from hpo_pilot.transformation.executable import write
+from hpo_pilot.transformation.executable import build
 from tests.pilot.conftest import RUNNER, TOKEN, FakePanda, archive_of
 from tests.programs import program
 
@@ -23,7 +23,9 @@ class Job:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "job"
         self.folder.mkdir()
-        write(str(self.folder / "runGen-00-00-02"))
+        built = self.folder / "runGen-00-00-02"
+        built.write_bytes(build())
+        built.chmod(0o755)
         self.env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder), "PANDAID": "7"}
 
     def start(self, parameters: str) -> subprocess.Popen[str]:
