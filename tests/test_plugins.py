@@ -11,9 +11,9 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.batch_systems import make_batch_system
 from hpo_pilot.hpc.launcher import Launcher
 from hpo_pilot.hpc.launchers import Srun, make_launcher
-from hpo_pilot.hpc.runtimes import know_runtime
 from hpo_pilot.hpc.site_files import load_site
 from hpo_pilot.optimizers import optimizer_class
+from hpo_pilot.pilot.settings import know_runtime
 from hpo_pilot.plugins import PluginError, find_plugin
 
 SITES = Path(__file__).parents[1] / "deploy" / "sites"

@@ -92,11 +92,6 @@ _SYNCHRONOUS = {False: "PRAGMA synchronous=NORMAL", True: "PRAGMA synchronous=FU
 _decoder = JSONDecoder()
 
 
-def _stored_json(text: str) -> Any:
-    """Reads JSON that has no spaces around it, as this program writes it; `json.loads` takes twice as long."""
-    return _decoder.raw_decode(text)[0]
-
-
 def sqlite_engine(url: URL, *, foreign_keys: bool = False, durable: bool = False) -> Engine:
     """Makes an engine in WAL mode; its connections may move between threads, used by one at a time.
 
@@ -108,7 +103,8 @@ def sqlite_engine(url: URL, *, foreign_keys: bool = False, durable: bool = False
     # None: the driver's own transaction handling commits before DDL; ours (below) keeps migrations whole.
     settings: dict[str, Any] = {
         "connect_args": {"timeout": _BUSY_MS / 1000, "isolation_level": None},
-        "json_deserializer": _stored_json,
+        # It reads JSON that has no spaces around it, as this program writes it; `json.loads` takes twice as long.
+        "json_deserializer": lambda text: _decoder.raw_decode(text)[0],
     }
     if url.database not in (None, "", ":memory:") and url.query.get("mode") != "memory":  # else there is no such pool
         settings["pool_use_lifo"] = True  # few connections are used: each maps the file

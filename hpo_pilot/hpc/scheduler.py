@@ -82,7 +82,6 @@ class RunTimes:
     def __init__(self, quantile: float, least: int = 1) -> None:
         """Sets the quantile, which is known after `least` finished jobs at the earliest."""
         self._beyond = 1.0 - quantile + 1e-9
-        self._least = least
         self._finished: Counter[int] = Counter()
         self._broken_off: Counter[int] = Counter()
         self._measured = 0

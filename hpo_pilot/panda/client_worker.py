@@ -121,7 +121,7 @@ def _function(client: Any, name: str) -> Callable[..., Any] | None:
         "touchFile": touch_file,
         "sourceURL": source_url,
         "nickname": nickname,
-        "userAttributes": user_attributes,
+        "userAttributes": lambda: dict(_read("system/get_user_attributes", {})),  # panda-client has no such function
         "queues": queues,
     }
     if name in ours or name not in CALLS:
@@ -196,11 +196,6 @@ def nickname() -> str:
     with contextlib.suppress(IndexError, KeyError, ValueError, TypeError):
         name = PsubUtils.getNickname()
     return str(name or os.environ.get("PANDA_NICKNAME") or "")
-
-
-def user_attributes() -> dict[str, Any]:
-    """Returns the server's attributes of the user. panda-client has no such function."""
-    return dict(_read("system/get_user_attributes", {}))
 
 
 def queues() -> dict[str, str]:

@@ -198,8 +198,9 @@ class JobRun:
             self._folder = ended_in
             if isinstance(wrapper, WithLauncher):
                 self._judge_launch(wrapper)
-            if parts.settings.agent and self._outcome.failure is None and self._outcome.exit_code:
-                self._judge_signal()
+            failed_alone = parts.settings.agent and self._outcome.failure is None and self._outcome.exit_code
+            if failed_alone and draining.wait(_SIGNAL_SECONDS):  # the job may be signalled before its agent
+                self._outcome = replace(self._outcome, failure=CutOff("the allocation was ended"))
             if isinstance(self._outcome.failure, CutOff):
                 has_gone_on = kept is not None and kept.signature() not in (before, ())
                 if has_gone_on and parts.settings.agent and not _is_good(self._outcome, self._folder):
@@ -328,11 +329,6 @@ class JobRun:
             self._outcome = replace(self._outcome, failure=self._of_launcher(launched, failed))
         else:
             self._parts.pool.note_launch(self._reservation, None)
-
-    def _judge_signal(self) -> None:
-        """Finds out whether the batch system has ended an agent's job: it may signal the job before the agent."""
-        if self._parts.draining.wait(_SIGNAL_SECONDS):
-            self._outcome = replace(self._outcome, failure=CutOff("the allocation was ended"))
 
     def _cut_off(self, launched: WithLauncher, failed: LaunchFailure | None) -> str:
         """Returns why the job was cut off; empty: it was not. Its ranks may get a signal before this pilot.

@@ -22,16 +22,28 @@ from hpo_pilot.errors import InputError, TryAgainError
 from hpo_pilot.files import PRIVATE, close_to_others, make_private, try_lock, write_whole
 from hpo_pilot.hpc.launcher import Launcher
 from hpo_pilot.hpc.launchers import Plain, make_launcher
-from hpo_pilot.hpc.runtimes import know_runtime
-from hpo_pilot.transformation.container import Inside
+from hpo_pilot.plugins import find_plugin
+from hpo_pilot.transformation.container import RUNTIMES, ContainerRuntime, Inside
 from hpo_pilot.transformation.process import GRACE, WORKER_MARK
 
 CHECKPOINT_MB = 500  # what panda-server 1.0.4 takes
 _URL = "https://panda.example.org:25443"
 
 
-def _host() -> str:
-    return socket.gethostname()[:100] or "unknown"
+def know_runtime(name: str) -> None:
+    """Makes a runtime known to `choose_runtime` in this process: `auto`, one of `RUNTIMES`, or one of another package.
+
+    The transformation, which is shipped as one file, has only those of its own.
+
+    Raises:
+        InputError: there is no such runtime, or that of another package cannot be used.
+    """
+    if name == "auto" or name in RUNTIMES:
+        return
+    kind = find_plugin("runtimes", name, ContainerRuntime)
+    if kind is None:
+        raise InputError(f"there is no container runtime {name!r}; there is auto, {', '.join(RUNTIMES)}")
+    RUNTIMES[name] = kind()
 
 
 @dataclass(frozen=True)
@@ -136,7 +148,7 @@ class PilotSettings:
     margin: float = 120.0
     metrics_port: int | None = None
     lifeline_fd: int | None = None
-    node: str = field(default_factory=_host)
+    node: str = field(default_factory=lambda: socket.gethostname()[:100] or "unknown")
 
     def __post_init__(self) -> None:
         if self.token_file is None:

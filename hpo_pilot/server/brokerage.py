@@ -337,11 +337,6 @@ class TaskNeeds:
         return json.dumps(document, separators=(",", ":"))
 
 
-def site_fits(needs: TaskNeeds, profile: str) -> bool:
-    """Returns whether pilots with a site profile may take jobs; `profile` empty: the pilot states none."""
-    return needs.site in ("", profile) or not profile
-
-
 @lru_cache(maxsize=4096)
 def parse_needs(text: str) -> TaskNeeds:
     """Reads needs from the text that `TaskNeeds.__str__` wrote."""

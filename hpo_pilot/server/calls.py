@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import inspect
 import logging
 import types
@@ -67,7 +66,7 @@ def unpacked(body: bytes) -> bytes:
     try:
         unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         content = unpacker.decompress(body, BODY_LIMIT)
-    except (zlib.error, gzip.BadGzipFile) as error:
+    except zlib.error as error:
         raise BodyRefused(f"the request's body is not gzip: {error}", 400) from error
     if unpacker.unconsumed_tail:
         raise BodyRefused(f"the request's body is above {BODY_LIMIT} bytes", 413)

@@ -212,7 +212,7 @@ class _Bounds:
             (not self.labels or kind.label in self.labels)
             and (bool(queue) or not kind.included or self.site in kind.included)
             and (bool(queue) or self.site not in kind.excluded)
-            and brokerage.site_fits(needs, self.profile)
+            and (not self.profile or needs.site in ("", self.profile))
             and (job.nodes == 1 or self.many_nodes)
             and job.fit(usable_gpus(brokerage.free_gpus(self.gpus), job.gpus_per_node), self.cores, self.memory)
             and needs.disk_mb <= self.disk

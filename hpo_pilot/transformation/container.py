@@ -79,7 +79,7 @@ def check_architecture(image: str) -> None:
         ImageFault: this machine cannot run or emulate the image's architecture.
     """
     found, here = image_architecture(image), platform.machine()
-    if found is None or runs_on(found, here) or _is_emulated(found):
+    if found is None or runs_on(found, here) or (_EMULATORS / ("qemu-" + found)).exists():
         return
     raise ImageFault(
         "the image %r is of %s, and this machine is %s: name an image that was built for %s, or a queue whose machines "
@@ -102,10 +102,6 @@ def image_fault(said: str) -> str:
         said: the runtime's output; an empty text is returned if it has no such line.
     """
     return next((line.strip() for line in said.splitlines() if _FAULT.search(line)), "")
-
-
-def _is_emulated(architecture: str) -> bool:
-    return (_EMULATORS / ("qemu-" + architecture)).exists()
 
 
 def _of_program(root: str, program: str) -> Optional[str]:
