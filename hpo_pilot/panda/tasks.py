@@ -256,13 +256,8 @@ class ChangeFeed:
         self._server = server
         self._session = server.session()
         self._cursor = -1
-        self._there: bool | None = None
+        self.known: bool | None = None  #: True if the server has the call; None: not known yet
         self._woken = threading.Event()
-
-    @property
-    def known(self) -> bool | None:
-        """True if the server has the call; None: not known yet."""
-        return self._there
 
     def is_there(self) -> bool:
         """Returns True if the server has the call: our own servers have it, real PanDA servers do not.
@@ -270,17 +265,17 @@ class ChangeFeed:
         Raises:
             RefusedError: the server does not answer.
         """
-        if self._there is None:
+        if self.known is None:
             with self._server.session() as session:
                 answer = self._ask(session, -1, 0.0)
             foreign = self._server.token_file is None and answer is not None and answer.status_code in _DENIED
             if answer is None or foreign or answer.status_code in _NO_SUCH_CALL:
-                self._there = False
+                self.known = False
             elif answer.status_code == _OK:
-                self._there = _is_ours(answer)
+                self.known = _is_ours(answer)
             else:
                 raise RefusedError(f"the PanDA server {self._server.url} answers {answer.status_code}")
-        return self._there
+        return self.known
 
     def wait(self, seconds: float) -> set[int] | None:
         """Waits until tasks changed, at most `seconds`; only where `is_there`.

@@ -195,10 +195,6 @@ class AgentPool(ResourcePool[AgentReservation]):
         """See ResourcePool."""
         return AgentReservation(data)
 
-    def enter(self, reservation: AgentReservation, stop: threading.Event) -> bool:
-        """See ResourcePool."""
-        return not stop.is_set()
-
     def assign(
         self, reservation: AgentReservation, job: Job, document: PayloadSettings, starting: StartingJob
     ) -> AssignedResources:

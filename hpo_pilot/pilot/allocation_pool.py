@@ -222,10 +222,6 @@ class AllocationPool(ResourcePool[AllocationReservation]):
             self._coming.append(reservation)
         return reservation
 
-    def enter(self, reservation: AllocationReservation, stop: threading.Event) -> bool:
-        """See ResourcePool: returns at once, because only the sandbox has the job's needs."""
-        return not stop.is_set()
-
     def assign(
         self, reservation: AllocationReservation, job: Job, document: PayloadSettings, starting: StartingJob
     ) -> AssignedResources:
@@ -327,11 +323,6 @@ class AllocationPool(ResourcePool[AllocationReservation]):
     # --- state of the allocation ---
 
     @property
-    def is_gone(self) -> bool:
-        """Whether all its nodes are lost."""
-        return not self._up
-
-    @property
     def up(self) -> frozenset[str]:
         """Its usable nodes."""
         with self._changed:
@@ -340,8 +331,7 @@ class AllocationPool(ResourcePool[AllocationReservation]):
     @property
     def is_idle(self) -> bool:
         """Whether there is no job although the launcher works."""
-        with self._changed:
-            return not self._reservations and not self._is_away()
+        return self.is_empty and not self._is_away()
 
     @property
     def is_empty(self) -> bool:

@@ -139,7 +139,7 @@ class AllocationWatch(threading.Thread):
                 drained = True
                 self._pool.drain()
             self._look_for_changes(now)
-            if self._pool.is_gone:
+            if not self._pool.up:
                 log.error("all nodes of the allocation are lost")
                 return self._end()
             if now >= self._ends - self._margin:

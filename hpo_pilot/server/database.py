@@ -312,15 +312,12 @@ def moved_to(tx: Transaction, state: JobState) -> dict[str, Any]:
     return {"status": state.value, "modified": tx.now, "state_changed": tx.now}
 
 
-def set_columns(tx: Transaction, key: sa.Column[Any], value: int, columns: Mapping[str, Any]) -> int:
+def set_columns(tx: Transaction, key: sa.Column[Any], value: int, columns: Mapping[str, Any]) -> None:
     """Writes `columns` of the row whose `key` column has `value`.
 
     The statement is made once for each set of columns: making one costs more than running it.
-
-    Returns:
-        1; 0: there is no such row.
     """
-    return tx.connection.execute(_update(key, tuple(columns)), _new(value, columns)).rowcount
+    tx.connection.execute(_update(key, tuple(columns)), _new(value, columns))
 
 
 def set_columns_of(tx: Transaction, key: sa.Column[Any], changes: Mapping[int, Mapping[str, Any]]) -> None:

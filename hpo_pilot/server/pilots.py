@@ -413,18 +413,15 @@ class WaitingClients:
         return future
 
     async def wait(self, future: asyncio.Future[bool], seconds: float) -> bool:
-        """Waits for a future from `listen`.
+        """Waits for a future from `listen`, which the caller forgets afterwards.
 
         Returns:
             False: the time is over, or the server ends.
         """
-        try:
-            return await _within(future, seconds) and not self._closed
-        finally:
-            self._waiting.pop(future, None)
+        return await _within(future, seconds) and not self._closed
 
     def forget(self, future: asyncio.Future[bool]) -> None:
-        """Ends listening without waiting."""
+        """Ends listening."""
         self._waiting.pop(future, None)
 
     def announce(self, users: Iterable[str]) -> None:

@@ -216,7 +216,6 @@ class Tokens:
         Raises:
             InputError: there are no keys, or they are not valid.
         """
-        self._folder = folder
         self.others = others
         self._clock = clock
         self.public_keys = _read_keys(folder)

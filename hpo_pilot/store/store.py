@@ -274,7 +274,6 @@ class Store:
         limit: int | None = None,
         folds: bool = True,
         without: Collection[str] = (),
-        figures: Collection[str] = (),
         where: ColumnElement[bool] | None = None,
     ) -> list[Trial]:
         """Returns the trials with their folds, by number.
@@ -285,12 +284,10 @@ class Store:
             limit: most trials; None: all.
             folds: False: without folds, which is quicker.
             without: fields of `Attempt` that are not read: `log_tail`, `metrics`, `metadata`.
-            figures: names of metrics that are read although `without` has `metrics`.
             where: a condition of `hpo_pilot.store.trial_expressions`; None: none.
         """
         wanted = t.trial_rows.where(t.trials.c.search_id == search_id).order_by(t.trials.c.number).limit(limit)
-        some = json_parts(self.engine, t.jobs.c.metrics, figures) if figures else None
-        of_jobs = select(*columns_without(without, some)).where(t.jobs.c.search_id == search_id)
+        of_jobs = select(*columns_without(without)).where(t.jobs.c.search_id == search_id)
         if after > 0:
             wanted = wanted.where(t.trials.c.number > after)
         if where is not None:

@@ -247,9 +247,9 @@ def test_a_node_that_fails_launches_is_left_out():
     assert panda_id == wide.key[0] and isinstance(failure, NodeLost) and "n2" in str(failure)
     made.pool.free(wide, Ending.LOST)
     assert made.assign(small, minutes=5.0).nodes == ("n1",)
-    assert not made.pool.is_gone
+    assert made.pool.up
     made.pool.lose("n1", "it does not answer")
-    assert made.pool.is_gone
+    assert not made.pool.up
 
 
 def test_staging_is_no_run_time_of_the_search(monkeypatch):
