@@ -87,7 +87,10 @@ class Figures:
                 data = data if whole and len(data) < LIMIT else complete_rows(head, data)
                 if not data:
                     break
-                rows = table((head + data).decode("utf-8-sig", "replace"))
+                try:
+                    rows = table((head + data).decode("utf-8-sig", "replace"))
+                except csv.Error:  # a quote that is not closed for longer than a field may be
+                    rows = []
                 found += rows[max(0, self.taken - self.place) :]
                 self.last, self.offset, self.place = data[-LONGEST:], self.offset + len(data), self.place + len(rows)
                 self.taken = max(self.taken, self.place)
@@ -167,7 +170,10 @@ def delimiter_of(head: str) -> str:
 
 
 def complete_rows(head: bytes, data: bytes) -> bytes:
-    """Return the data of a table with this first line without a last row that has no end; quotes may hold line ends."""
+    """Return the data of a table with this first line without a last row that has no end; quotes may hold line ends.
+
+    A quote that is open for longer than `LONGEST` is taken for a character.
+    """
     data = data[: data.rfind(b"\n") + 1]
     if b'"' not in data:
         return data
@@ -175,8 +181,12 @@ def complete_rows(head: bytes, data: bytes) -> bytes:
     # One line more, of its own or part of an open field: then the row that has it is not complete.
     texts = [line.decode("utf-8", "replace") for line in lines] + ["\n"]
     reader = csv.reader(texts, delimiter=delimiter_of(head.decode("utf-8", "replace")), skipinitialspace=True)
-    ends = [0] + [reader.line_num for _ in reader]
-    return b"".join(lines[: max(end for end in ends if end <= len(lines))])
+    try:
+        ends = [0] + [reader.line_num for _ in reader]
+    except csv.Error:
+        return data
+    found = b"".join(lines[: max(end for end in ends if end <= len(lines))])
+    return found if len(data) - len(found) <= LONGEST else data
 
 
 def documents(text: str, name: str) -> "List[Any]":

@@ -45,6 +45,7 @@ _MOST_BYTES = 8 << 20  # of a task's points, unpacked
 #: Errors of reading a user's text.
 _UNREADABLE = (
     *(binascii.Error, zlib.error, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError),
+    OverflowError,
 )
 
 
@@ -156,7 +157,7 @@ class _Text:
     """What a `--task` argument says.
 
     Attributes:
-        size: the bytes of the argument, unpacked.
+        size: about the bytes of memory for it.
         rows: (job, trial, fold, parameters) of each point; none if the user's text cannot be read.
         assignment: None: it is not of hpo-pilot.
     """
@@ -177,7 +178,8 @@ class _Text:
                 for trial, fold, _seed in entry if isinstance(entry[0], list) else [entry]:
                     rows.append((job, int(trial), int(fold), points[str(trial)]))
         except _UNREADABLE:
-            return cls(len(text))
+            return cls(len(encoded) + len(text))
+        size = len(encoded) + 10 * len(text)  # small objects take ten times the memory of their text, and more
         try:
             members: dict[int, list[tuple[int, int]]] = {}
             for number, trial, fold, _ in rows:
@@ -194,8 +196,8 @@ class _Text:
                 },
             )
         except _UNREADABLE:
-            return cls(len(text), tuple(rows))
-        return cls(len(text), tuple(rows), assignment)
+            return cls(size, tuple(rows))
+        return cls(size, tuple(rows), assignment)
 
 
 class _Recent:
@@ -221,8 +223,8 @@ class _Recent:
         return text
 
 
-#: Texts that are kept, and their bytes, unpacked.
-_KEPT, _KEPT_BYTES = 512, 16 << 20
+#: Texts that are kept, and their bytes.
+_KEPT, _KEPT_BYTES = 512, 128 << 20
 _read = _Recent().read
 
 

@@ -211,11 +211,11 @@ def register_packed(
         note_environment(packed.environments, found.uid)
     corrected = found.filed.payload.result != search.payload.result
     if corrected or found.filed.budget != search.budget:
-        store.redefine(found.id, lambda now: _refiled(now, search, packed.file), who, filed=search)
+        new = str(packed.sandbox) if corrected else None
+        store.redefine(found.id, lambda now: _refiled(now, search, packed.file), who, filed=search, sandbox=new)
     store.reopen(found.id, who, "resumed", only_from=RESUMABLE)
-    if found.sandbox != str(packed.sandbox):
+    if not corrected and found.sandbox != str(packed.sandbox):
         what = "goes on with the payload runner of another version of hpo-pilot"
-        what = "goes on with the corrected payload.result" if corrected else what
         store.reopen(found.id, who, what, only_from=TAKES_PAYLOAD, sandbox=str(packed.sandbox))
     return store.search(found.id)
 
@@ -268,7 +268,7 @@ def check_registered(
 def check_same(store: Store, found: SearchRecord, search: Search, sandbox: Path, search_file: str) -> None:
     """Checks that the file still defines the registered search, apart from its budget.
 
-    `payload.result` may be corrected while all trials that are over failed and none is open: no result depends on it.
+    `payload.result` may be corrected after the search has ended without any result: nothing depends on it then.
 
     Another version of hpo-pilot may have registered it, with another payload runner, and with LOCAL as the queue if
     the file names none.
@@ -284,10 +284,7 @@ def check_same(store: Store, found: SearchRecord, search: Search, sandbox: Path,
     if changed == ["payload"] and old["payload"] | {"result": None} == new["payload"] | {"result": None}:
         progress = progress_of(store.engine, found.id)
         if progress.trials > progress.failed + progress.stopped - progress.stopped_early:
-            raise InputError(
-                f"{search_file}: payload.result changed since search {search.name!r} began, and trials of it are open "
-                "or have a result. Undo the change, or give the search another name"
-            )
+            raise _too_late(search, search_file, "trials of it are open or have a result")
     elif changed:
         raise InputError(
             f"{search_file}: {', '.join(changed)} changed since search {search.name!r} began; only its budget may "
@@ -311,8 +308,11 @@ def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Se
     """Returns the search with the larger budget of its file and the change in words; extensions by commands stay.
 
     Raises:
-        InputError: a limit in the file has become smaller.
+        InputError: a limit in the file has become smaller, or `payload.result` changed while the search runs.
     """
+    corrected = search.payload.result != record.search.payload.result
+    if corrected and not record.state.is_over:
+        raise _too_late(search, search_file, f"it is {record.state.value}; stop it first")
     before, after = record.filed.budget, search.budget
     largest: dict[str, Any] = {}
     for name in ("trials", "hours", "gpu_hours", "core_hours", "fidelity"):
@@ -330,11 +330,17 @@ def _refiled(record: SearchRecord, search: Search, search_file: str) -> tuple[Se
         largest["parallel"] = record.search.budget.parallel
     budget = after.model_copy(update=largest)
     changed = search.model_copy(update={"budget": budget, "fidelity": record.search.fidelity})
-    what = (
-        [] if budget == record.search.budget else [f"budget changed: {budget_difference(record.search.budget, budget)}"]
+    what = f"budget changed: {budget_difference(record.search.budget, changed.budget)}"
+    if corrected:
+        what = "payload.result corrected" + (f", {what}" if budget != record.search.budget else "")
+    return changed, what
+
+
+def _too_late(search: Search, search_file: str, why: str) -> InputError:
+    return InputError(
+        f"{search_file}: payload.result changed since search {search.name!r} began, and {why}. "
+        "Undo the change, or give the search another name"
     )
-    what += ["payload.result corrected"] * (search.payload.result != record.search.payload.result)
-    return changed, ", ".join(what) or "budget changed: nothing"
 
 
 def _limit(budget: Budget, name: str) -> float:

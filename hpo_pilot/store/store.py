@@ -583,6 +583,7 @@ class Store:
         who: str,
         *,
         filed: Search | None = None,
+        sandbox: str | None = None,
         goes_on: bool = True,
     ) -> SearchRecord:
         """Replaces a search's definition in one transaction; a search that was over goes on.
@@ -592,6 +593,7 @@ class Store:
             change: returns the new definition and a text for the log, from the present record.
             who: the user, for the log.
             filed: the present definition in its file; None: unchanged.
+            sandbox: a new payload archive; None: unchanged.
             goes_on: False: a search that was over stays so.
 
         Returns:
@@ -600,7 +602,11 @@ class Store:
         with writing(self.engine) as connection:
             row = self._locked(connection, search_id)
             search, what = change(search_record(row))
-            values = {"definition": search.to_dict(), "filed": filed.to_dict() if filed else row.filed}
+            values = {
+                "definition": search.to_dict(),
+                "filed": filed.to_dict() if filed else row.filed,
+                "sandbox": sandbox or row.sandbox,
+            }
             self._redefine(connection, row, values, goes_on=goes_on)
             self._event(connection, search_id, who, what)
             return search_record(self._locked(connection, search_id))

@@ -44,11 +44,14 @@ async def submit_new(request: Request) -> Response:
         archive = given.get("archive")
         try:
             if isinstance(archive, UploadFile) and archive.size:
-                whose, content = upload_quota(session.caller, parts.api.workdir), hashlib.sha256()
-                async for block in _blocks(archive):
-                    content.update(block)
-                await archive.seek(0)
-                digest = await parts.api.uploads.receive(content.hexdigest(), archive.size, _blocks(archive), *whose)
+                whose, digest = upload_quota(session.caller, parts.api.workdir), None
+                if archive.size <= parts.api.uploads.limit:  # else it is refused below
+                    content = hashlib.sha256()
+                    async for block in _blocks(archive):
+                        content.update(block)
+                    await archive.seek(0)
+                    digest = content.hexdigest()
+                digest = await parts.api.uploads.receive(digest, archive.size, _blocks(archive), *whose)
         except (ApiError, TryAgainError) as error:
             return await to_thread.run_sync(_page, request, {**fields, "problem": str(error)}, 422)
     return await to_thread.run_sync(_answer, request, fields, digest, limiter=parts.action_threads)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpo_pilot.optimizers.base import Result
-from hpo_pilot.optimizers.early_stopping import projected
+from hpo_pilot.optimizers.early_stopping import Projection
 from hpo_pilot.optimizers.level_results import LevelResults
 
 
@@ -24,9 +24,9 @@ def test_points_are_projected_level_by_level(told):
     found = told.results()
     assert [one.stopped for one in found] == [False] * 3 + [True] * 87
     steps = [[(p + p % 3 / low, p + p % 3 / high) for p in range(n)] for low, high, n in ((1, 3, 30), (3, 9, 3))]
-    assert [one.values[0] for one in found[3:30]] == [projected(p + p % 3 / 3, steps[1]) for p in range(3, 30)]
+    assert [one.values[0] for one in found[3:30]] == [Projection(steps[1])(p + p % 3 / 3) for p in range(3, 30)]
     assert [one.values[0] for one in found[30:]] == [
-        projected(projected(p + p % 3, steps[0]), steps[1]) for p in range(30, 90)
+        Projection(steps[1])(Projection(steps[0])(p + p % 3)) for p in range(30, 90)
     ]
 
 
@@ -37,7 +37,7 @@ def test_a_level_whose_ranks_disagree_is_believed_less(last, believed):
         results.tell(point, 1, Result({"x": point}, (float(point),)))
     for point, value in enumerate(last, 1):
         results.tell(point, 3, Result({"x": point}, (float(value),)))
-    told, projection = results.results()[4].values[0], projected(5.0, list(enumerate(map(float, last), 1)))
+    told, projection = results.results()[4].values[0], Projection(list(enumerate(map(float, last), 1)))(5.0)
     median = sum(last) / len(last)
     assert told == pytest.approx(median + believed * (projection - median))
 

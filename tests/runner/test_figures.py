@@ -163,3 +163,20 @@ def test_quoted_fields_with_line_ends(tmp_path, monkeypatch):
     figures.end()
     told = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert told == [{"step": i, "value": i + 1.0} for i in range(4)]
+
+
+@pytest.mark.parametrize("each", [100, 2000, 100_000])
+def test_a_quote_that_is_never_closed_hides_few_rows(tmp_path, monkeypatch, each):
+    monkeypatch.chdir(tmp_path)
+    figures = hpo_pilot_figures.Figures({"progress": TABLE}, "out", lambda name, _: (tmp_path / name).read_bytes())
+    with (tmp_path / "m.csv").open("w") as file:
+        file.write("epoch,val_loss,note\n")
+        for number in range(100):
+            quote = '"' if number == 10 else ""
+            file.write(f"{number},0,{quote}{'x' * each}\n")
+            file.flush()
+            figures.next = 0.0
+            figures.look()
+    figures.end()
+    seen = [json.loads(line)["step"] for line in (tmp_path / "out").read_text().splitlines()]
+    assert seen[:10] == list(range(10)) and (each < 2000 or (len(seen) > 60 and seen[-1] == 99))

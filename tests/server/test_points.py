@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import stat
 import zlib
@@ -157,20 +158,13 @@ def test_tasks_without_points(points: Points, encoded: str) -> None:
 
 def test_texts_of_tasks_are_kept_by_their_size() -> None:
     recent, jobs, points = _Recent(), [[n, 0, 1] for n in range(1, 9)], {str(n): {"x": n} for n in range(1, 9)}
-    more = {
-        "search": "s",
-        "uid": "u",
-        "generation": 1,
-        "jobs": jobs,
-        "points": points,
-        "more": "x" * (_KEPT_BYTES // 3),
-    }
+    more = {"search": "s", "uid": "u", "generation": 1, "jobs": jobs, "points": points}
+    more["more"] = "x" * (_KEPT_BYTES // 30)
     first = encode({**more, "number": 0})
     assert len(first) < 100_000
     read = recent.read(first)
-    assert (
-        read.assignment is not None and read.assignment.members[8] == ((8, 0),) and read.rows[7] == (8, 8, 0, {"x": 8})
-    )
+    assert read.assignment is not None and read.assignment.members[8] == ((8, 0),)
+    assert read.rows[7] == (8, 8, 0, {"x": 8})
     for number in range(1, 20):
         recent.read(encode({**more, "number": number}))
         assert recent.read(first) is read, "the least used ones go"
@@ -178,6 +172,10 @@ def test_texts_of_tasks_are_kept_by_their_size() -> None:
     for number in range(_KEPT):
         recent.read(f"nonsense {number}")
     assert len(recent._found) == _KEPT and recent.read("nonsense 1").assignment is None
+    for number in range(50):
+        recent.read("A" * (_KEPT_BYTES // 32) + str(number))
+    assert sum(map(len, recent._found)) <= _KEPT_BYTES
+    assert recent.read(encode({**more, "generation": math.inf})).assignment is None
 
 
 def test_the_capability_of_a_job(points: Points) -> None:

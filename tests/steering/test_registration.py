@@ -13,7 +13,7 @@ from hpo_pilot.search import Trial, TrialState
 from hpo_pilot.steering.changes import extend
 from hpo_pilot.steering.registration import pack_searches, register_family
 from hpo_pilot.steering.workdir import WorkDir
-from hpo_pilot.store import SteeringStore, Store
+from hpo_pilot.store import SearchState, SteeringStore, Store
 from tests.made import made_attempt, made_end
 from tests.rest_api import add_trials
 
@@ -67,13 +67,18 @@ def test_a_wrong_result_is_corrected_while_no_trial_has_one(tmp_path, folder):
         with pytest.raises(InputError, match=r"payload\.result changed .* trials of it are open"):
             register(r"loss=(\S+)")
         store.record(first.id, attempts, ends, ended_tasks=tasks)
+        with pytest.raises(InputError, match=r"payload\.result changed .* it is submitted; stop it first"):
+            register(r"loss=(\S+)")
+        store.set_state(first.id, SearchState.FAILED, "service", "all failed")
         with pytest.raises(InputError, match="payload changed since"):
             register(r"loss=(\S+)", "false")
         corrected = register(r"loss=(\S+)")
         assert (corrected.search.payload.result.stdout, corrected.id) == (r"loss=(\S+)", first.id)
+        assert (corrected.state, corrected.version) == (SearchState.RUNNING, first.version + 1), "in one change"
         assert corrected.sandbox != first.sandbox
         assert "payload.result corrected" in [event.what for event in store.events(first.id)]
         attempts, ends, tasks = trial(2, TrialState.FINISHED)
         store.record(first.id, attempts, ends, ended_tasks=tasks)
+        store.set_state(first.id, SearchState.STOPPED, "service")
         with pytest.raises(InputError, match=r"payload\.result changed .* have a result"):
             register(r"los=(\S+)")
