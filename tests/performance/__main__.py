@@ -72,7 +72,7 @@ NAMES = (*BENCHMARKS, "ablation", "fidelity", "large-store", "optimizers", "soak
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.performance", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="fewer trials; half an hour in all")
+    parser.add_argument("--quick", action="store_true", help="fewer trials")
     large_store.add_options(parser)
     suite.add_options(parser)
     options = parser.parse_args()
