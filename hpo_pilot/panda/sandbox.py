@@ -258,16 +258,18 @@ def payload_files(payload: Path | None, without: Path | None = None) -> Iterator
 
 
 class _Limited(io.BufferedWriter):
-    """A file that takes at most `SIZE_LIMIT` bytes."""
+    """A new file that takes at most `SIZE_LIMIT` bytes."""
 
-    #: The payload's folder, for the message.
-    folder: Path | None = None
+    def __init__(self, path: Path, folder: Path | None) -> None:
+        """Opens the file; `folder`: the payload's folder, for the message."""
+        super().__init__(io.FileIO(path, "w"))
+        self._folder = folder
 
     def write(self, data: Buffer, /) -> int:
         if self.tell() + memoryview(data).nbytes > SIZE_LIMIT:
             raise InputError(
-                f"payload.files: {self.folder} packs to more than the {SIZE_LIMIT / 1e6:.0f} MB that PanDA takes: move "
-                "data out of it and name it under payload.inputs"
+                f"payload.files: {self._folder} packs to more than the {SIZE_LIMIT / 1e6:.0f} MB that PanDA takes: "
+                "move data out of it and name it under payload.inputs"
             )
         return super().write(data)
 
@@ -280,11 +282,10 @@ def packed_into(path: Path, folder: Path | None) -> Iterator[tarfile.TarFile]:
         InputError: the archive gets larger than PanDA takes; no more is read or written then.
     """
     with (
-        _Limited(io.FileIO(path, "w")) as raw,
+        _Limited(path, folder) as raw,
         gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        raw.folder = folder
         yield archive
 
 
