@@ -152,7 +152,7 @@ class Result:
         errors: the standard error of each value; None where folds do not give them.
         stopped: the trial was stopped early, and `values` are estimates of its final values.
         measured: other figures of the trial, by name.
-        seconds: mean run time of its folds; None: unknown.
+        seconds: mean run time of its folds, each trained in whole; None: unknown, as of a training that was stopped.
     """
 
     point: Mapping[str, Any]
@@ -225,7 +225,7 @@ class Observation:
         stopped: the trial was stopped early, and `values` are its projected final values. Optimizers learn from them,
             but a stopped trial is never the best.
         measured: other figures of the trial, by name.
-        seconds: mean run time of its folds; None: unknown.
+        seconds: mean run time of its folds, each trained in whole; None: unknown, as of a training that was stopped.
         excesses: for each limit the distance of its figure beyond it, as a share of the limit: 0 or less: it holds;
             infinite: far beyond; NaN: the figure is not known.
     """

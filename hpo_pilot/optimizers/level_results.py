@@ -23,29 +23,40 @@ class LevelResults:
     from its level is assumed to remain, level by level, as early stopping projects learning curves. The value is then
     moved towards the median of the highest level, the more the fewer points have reached both levels and the less their
     ranks agree. Otherwise the optimizer settles where trainings begin well.
+
+    Its run time is that of a whole training. A unit may take other times at other levels, because jobs take time to
+    start, and dear points may be promoted more often than cheap ones. So the time for a unit at the point's highest
+    level is multiplied, level by level, by the median ratio of these times of points that reached both levels.
     """
 
     def __init__(self) -> None:
         """Starts without results."""
         self._points: dict[Hashable, dict[float, Result]] = {}
+        self._unit_seconds: dict[Hashable, dict[float, float]] = {}  # by point and level; where they are known
 
-    def tell(self, chain: Hashable, level: float, result: Result) -> None:
-        """Takes a result.
+    def tell(self, chain: Hashable, level: float, result: Result, *, from_start: bool = False) -> None:
+        """Takes a result; those of a point from level to level.
 
         Args:
             chain: identifies the point.
             level: the level.
-            result: the result at this level; without values if the training failed there.
+            result: the result at this level, with the run time of its own job; without values if the training failed.
+            from_start: whether its job trained from the start instead of from the level below.
         """
-        self._points.setdefault(chain, {})[level] = result
+        told = self._points.setdefault(chain, {})
+        told[level] = result
+        if result.values and result.seconds:
+            before = 0.0 if from_start else max((each for each in told if each < level), default=0.0)
+            self._unit_seconds.setdefault(chain, {})[level] = result.seconds / (level - before)
 
     def results(self) -> list[Result]:
         """Returns one result for each point, in the order of their first results."""
         levels = sorted({level for told in self._points.values() for level, result in told.items() if result.values})
         steps = {level: self._projections(level, above) for level, above in itertools.pairwise(levels)}
         cautions = {level: self._caution(level, levels[-1]) for level in levels[:-1]}
+        seconds = self._whole_seconds()
         found: list[Result] = []
-        for told in self._points.values():
+        for chain, told in self._points.items():
             level, result = max(told.items(), key=lambda one: one[0])
             values = result.values
             if values is not None and level != levels[-1]:
@@ -55,8 +66,19 @@ class LevelResults:
                     pairs = zip(values, cautions[level], strict=True)
                     values = tuple(median + share * (value - median) for value, (median, share) in pairs)
                 result = replace(result, values=values, errors=None, stopped=True)
-            found.append(result)
+            found.append(replace(result, seconds=seconds.get(chain)))
         return found
+
+    def _whole_seconds(self) -> dict[Hashable, float]:
+        """Returns the run time of a whole training, to the highest level reached, of the points where it is known."""
+        levels = sorted({level for known in self._unit_seconds.values() for level in known}, reverse=True)
+        units = {level: level for level in levels[:1]}  # by level: what multiplies the seconds of a unit
+        for above, level in itertools.pairwise(levels):
+            both = [known for known in self._unit_seconds.values() if level in known and above in known]
+            ratios = [known[above] / known[level] for known in both]
+            units[level] = units[above] * (statistics.median(ratios) if ratios else 1.0)
+        highest = ((chain, max(known.items())) for chain, known in self._unit_seconds.items())
+        return {chain: each * units[level] for chain, (level, each) in highest}
 
     def _projections(self, level: float, above: float) -> list[Projection]:
         """Returns the projections from a level to the next by the points with both, one for each objective."""

@@ -67,8 +67,8 @@ class RunTimeLearner:
         self._fit = lru_cache(maxsize=1)(self._fitted)
 
     def add(self, observation: Observation) -> None:
-        """Takes the run time of a trial that came to its end with a value."""
-        if observation.seconds is not None and observation.values is not None and not observation.stopped:
+        """Takes the run time of a trial with a value."""
+        if observation.seconds is not None and observation.values is not None:
             log = math.log(max(0.0, observation.seconds) + _BESIDES)
             self._told.add(replace(observation, values=(log,), stds=None, excesses=()))
 

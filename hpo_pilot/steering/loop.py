@@ -683,7 +683,7 @@ class Proposer:
         Args:
             trial: the trial.
             chain: number of the first trial of its point; None: of the trial itself.
-            seconds: its `Trial.fold_seconds`; of a level it is not told, because it depends on the level.
+            seconds: its `Trial.fold_seconds`.
         """
         self._untold.append((trial, chain or trial.number, seconds))
 
@@ -719,9 +719,9 @@ class Proposer:
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
             stored, self._stored = self._stored, None
             if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
-                of_levels = ((trial, chain) for trial, chain, _ in untold)  # run times depend on the level
-                for trial, chain in itertools.chain(stored.with_chains() if stored else (), of_levels):
-                    self._levels.tell(chain, trial.level or 0, told_result(self._search, trial))
+                for trial, chain, seconds in itertools.chain(stored.with_chains() if stored else (), untold):
+                    result = told_result(self._search, trial, seconds)
+                    self._levels.tell(chain, trial.level or 0, result, from_start=trial.from_start)
                 self.__dict__.pop("_optimizer", None)
                 results = self._levels.results()
                 self._optimizer.tell_stored(results, lambda places: [results[place] for place in places])
@@ -751,16 +751,20 @@ class StoredResults:
     def whole(self, places: Sequence[int]) -> Iterator[Result]:
         """Yields the results at these places in `brief`."""
         for page in self._pages(places):
-            seconds = fold_seconds(self._store.engine, self._number, [trial.number for trial in page])
+            seconds = self._seconds(page)
             for trial in page:
                 yield told_result(self._search, trial, seconds.get(trial.number))
 
-    def with_chains(self) -> Iterator[tuple[Trial, int]]:
-        """Yields all results, each with the number of the first trial of its point."""
+    def with_chains(self) -> Iterator[tuple[Trial, int, float | None]]:
+        """Yields all results, each with the number of the first trial of its point and its `Trial.fold_seconds`."""
         chains = dict[int, int]()
         for page in self._pages():
+            seconds = self._seconds(page)
             for trial in page:
-                yield trial, _first_of(chains, trial)
+                yield trial, _first_of(chains, trial), seconds.get(trial.number)
+
+    def _seconds(self, page: Sequence[Trial]) -> dict[int, float]:
+        return fold_seconds(self._store.engine, self._number, [trial.number for trial in page])
 
     def _pages(self, places: Sequence[int] | None = None) -> Iterator[list[Trial]]:
         wanted = range(self._last) if places is None else places

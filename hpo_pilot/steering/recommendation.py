@@ -18,14 +18,20 @@ from hpo_pilot.store.trial_queries import best_numbers, sampled_trials
 
 
 def told_result(search: Search, trial: Trial, seconds: float | None = None) -> Result:
-    """Returns the result of a trial that is over, as optimizers are told it; `seconds`: its `Trial.fold_seconds`."""
+    """Returns the result of a trial that is over, as optimizers are told it.
+
+    Args:
+        search: the search.
+        trial: the trial.
+        seconds: its `Trial.fold_seconds`; not told of a trial that was stopped early, which trained a part.
+    """
     if trial.stopped_early and trial.stop is not None:
         projected = trial.stop.projected
         # A trial that diverged counts as failed. Otherwise there is an estimate, except with several objectives
         # before the first finished trial: then the optimizer only learns that the trial was stopped.
         diverged = trial.stop.value is None
         values = projected and costs(search.objectives, projected)
-        return Result(trial.point, values, stopped=not diverged, seconds=seconds)
+        return Result(trial.point, values, stopped=not diverged)
     means = costs(search.objectives, trial.values) if trial.values else None
     measured = measured_figures(search.measured_limits, trial)
     return Result(trial.point, means, trial.standard_errors or None, measured=measured, seconds=seconds)

@@ -144,7 +144,15 @@ class _WithOptimizer(Policy):
         self.running: dict[int, Job] = {}
 
     def new_optimizer(self) -> Any:
-        return create_optimizer(self.name, self.problem.space, seed=self.seed, trials=WORKERS[self.workers])
+        trials, (name, _, acquisition) = WORKERS[self.workers], self.name.partition(" ")
+        settings = {"acquisition": acquisition} if acquisition else {}
+        return create_optimizer(name, self.problem.space, seed=self.seed, trials=trials, settings=settings)
+
+    def result(self, job: Job, step: int, value: float) -> Result:
+        """With the seconds of the job, its start-up included."""
+        seconds = self.problem.seconds(job.point, step) - self.problem.seconds(job.point, job.begin)
+        cost = (value,) if math.isfinite(value) else None
+        return Result(job.point, cost, seconds=seconds + START_UP * self.problem.typical_seconds)
 
     def new(self, count: int, end: int) -> list[Job]:
         """Jobs of new points."""
@@ -166,7 +174,7 @@ class Full(_WithOptimizer):
 
     def over(self, job: Job, step: int, value: float) -> None:
         del self.running[job.trial]
-        self.optimizer.tell([(job.point, value if math.isfinite(value) else None)])
+        self.optimizer.tell([self.result(job, step, value)])
 
 
 class Stopping(Full):
@@ -224,10 +232,10 @@ class Promoting(_WithOptimizer):
     def over(self, job: Job, step: int, value: float) -> None:
         del self.running[job.trial]
         self.done[job.trial] = job
-        cost = (value,) if math.isfinite(value) else None
+        result = self.result(job, step, value)
         chain = self.chains.get(job.trial, job.trial)
-        self.promotion.tell(job.trial, job.end, cost, chain)
-        self.results.tell(chain, job.end, Result(job.point, cost))
+        self.promotion.tell(job.trial, job.end, result.values, chain)
+        self.results.tell(chain, job.end, result)
 
 
 class Oracle(Full):
@@ -426,19 +434,20 @@ POLICIES: dict[str, Callable[[Trainings, int, int], Policy]] = {
     "oracle, auto": _with(Oracle, "auto"),
     "fidelity, random": _with(Promoting, "random"),
     OURS: _with(Promoting, "auto"),
+    "fidelity, plain auto": _with(Promoting, "auto plain"),
     "optuna Hyperband + TPE": OptunaHyperband,
     "SMAC3 multi-fidelity": SmacMultiFidelity,
     "Syne Tune ASHA": _with(SyneTune, "ASHA"),
     "Syne Tune ASHACQR": _with(SyneTune, "ASHACQR"),
 }
-_PEERS = tuple(POLICIES)[6:]
+_PEERS = tuple(POLICIES)[7:]
 
 
 # Runs, and their table.
 
 
 #: Raised when a change of this file changes results.
-_REVISION = 2
+_REVISION = 3
 
 
 def _version(policy: str) -> str:

@@ -16,7 +16,9 @@ from tests.performance.learning_curves import load
 from tests.performance.learning_curves.curves import NAMES, Developed, MfHartmann, trainings
 
 
-@pytest.mark.parametrize("name", [*NAMES, *(f"dev:{kind}:0" for kind in Developed.NOISE), "dev:tablespeed:1"])
+@pytest.mark.parametrize(
+    "name", [*NAMES, *(f"dev:{kind}:0" for kind in Developed.NOISE), "dev:tablespeed:1", "dev:dearslow:0"]
+)
 def test_every_point_trains_and_takes_time(name: str) -> None:
     it = trainings(name)
     for place in (0.0, 0.3, 0.9):
@@ -55,6 +57,18 @@ def test_ranks_of_developed_curves_remain_in_one_kind_only(kind: str, agrees: bo
     assert (orders[0] == orders[1]) is agrees
     with pytest.raises(ValueError, match="dev:KIND:INSTANCE"):
         trainings(f"dev:{kind}x:0")
+
+
+def test_the_best_points_are_among_the_dear_or_among_the_cheap_ones() -> None:
+    dear, cheap = (trainings(f"dev:{costs}tableoffset:0") for costs in ("dear", "cheap"))
+    points = [dear.space.decode([(place * step) % 1 for step in (0.083, 0.31, 0.57, 0.71, 0.4)]) for place in range(60)]
+    points.sort(key=lambda point: dear.value(point, 81))
+    assert all(dear.value(point, 81) == cheap.value(point, 81) for point in points)
+    (best, best_cheap), (all_dear, all_cheap) = (
+        [sum(one.seconds(point, 81) for point in some) / len(some) for one in (dear, cheap)]
+        for some in (points[:10], points)
+    )
+    assert best > 1.2 * all_dear and best_cheap < all_cheap / 1.2
 
 
 class Given(Policy):

@@ -9,8 +9,9 @@ from concurrent.futures import Future
 import pytest
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.level_results import LevelResults
-from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.search import SearchSpace, Trial, TrialState
 from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.steering.changes import add_point, extend, retry
 from hpo_pilot.steering.loop import Proposer
@@ -90,6 +91,68 @@ def test_an_ask_projects_the_results_before_it_and_does_so_in_the_executor(monke
     found = [[(one.point["x"] * 8, one.stopped) for one in told] for told in projected]
     assert found == [[(1, False)], [(1, False), (2, True)]]
     assert len(proposer.take()) == 1 and len(proposer._optimizer.history) == 2
+
+
+@pytest.mark.parametrize("folds", [1, 2])
+def test_run_times_of_levels_are_told_and_after_a_restart_the_same_ones(steer, store, panda, monkeypatch, folds):
+    """Some jobs fail, some trainings find no checkpoint, and the highest level is raised."""
+    told, tell = [], LevelResults.tell
+
+    def spy(self, chain, level, result, *, from_start=False):
+        told.append((chain, level, result.seconds, from_start))
+        tell(self, chain, level, result, from_start=from_start)
+
+    def run(steering, rounds):
+        for _ in range(rounds):
+            go(steering, 2)
+            for number, task in panda.tasks.items():
+                for job, ((trial, fold, _),) in enumerate(task.jobs, 1):
+                    if 100 * number + job not in panda.reports[number]:
+                        how = {"failed": "diverged" if trial % 7 == 0 else None, "from_start": trial % 5 == 0}
+                        panda.finish(number, job, seconds=10.0 * trial + fold, **how)
+
+    monkeypatch.setattr(LevelResults, "tell", spy)
+    run(steer({**EPOCHS, "folds": {"k": folds}}, trials=40, parallel=3), 12)
+    live, by_number = [*told], {trial.number: trial for trial in store.trials(1)}
+    assert store.search(1).state is SearchState.RUNNING
+    history = sorted((trial for trial in by_number.values() if trial.told), key=lambda trial: trial.told)
+    assert live == [
+        (first_of_chain(by_number, one), one.level, one.fold_seconds, one.from_start) for one in history[: len(live)]
+    ]
+    assert {level for _, level, _, _ in live} == {1, 3, 9}
+    assert any(from_start for *_, from_start in live)
+    finished = [one for one in history[: len(live)] if one.state is TrialState.FINISHED]
+    assert all(one.fold_seconds == 10.0 * one.number + (folds - 1) / 2 for one in finished)
+    extend(store, store.search(1), "me", {"high": 27})
+    told.clear()
+    steering = steer()
+    run(steering, 4)
+    assert told[: len(live)] == live and len(told) > len(live)
+    assert all(one.seconds for one in steering._proposer._optimizer.history if one.values)
+
+
+def test_points_at_lower_levels_are_chosen_by_improvement_per_cost():
+    """Dear points take ten times as long; their jobs at the highest level take the longest whatever the point."""
+    space = {name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("x", "size")}
+    points = create_optimizer("random", SearchSpace.from_dict(space), seed=8).ask(24, [])
+
+    def asked(acquisition, seconds):
+        optimizer = {"name": "bayesian", "start_points": 8, **({"acquisition": acquisition} if acquisition else {})}
+        proposer = Proposer(made_search(**EPOCHS, space=space, optimizer=optimizer), AtOnce(), lambda: None)
+        for number, (level, chain) in enumerate([(1, n) for n in range(1, 25)] + [(3, n) for n in range(1, 7)], 1):
+            point = points[chain - 1]
+            trial = Trial(number, 1, point, TrialState.FINISHED, values=((point["x"] - 0.4) ** 2,), level=level)
+            proposer.tell(trial, chain, seconds(point) * level)
+        proposer.start(4, [])
+        return proposer.take()
+
+    def by_size(point):
+        return 30 * 10 ** point["size"]
+
+    learnt, plain, per_cost = (asked(how, by_size) for how in (None, "plain", "per_cost"))
+    assert learnt == per_cost != plain
+    assert sum(point["size"] for point in per_cost) < sum(point["size"] for point in plain)
+    assert asked(None, lambda _: 30.0) == asked("plain", by_size) == plain
 
 
 def test_a_task_has_the_levels_of_its_trials(steer, panda):

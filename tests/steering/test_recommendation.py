@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hpo_pilot.jobs import JobState
-from hpo_pilot.search import Trial, TrialState
+from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.search.ranking import ranked_by_folds
 from hpo_pilot.steering import recommendation
 from hpo_pilot.steering.recommendation import confirmation_runs, modelled_trials, recommend, told_result
@@ -28,6 +28,14 @@ def trials(noise: float, sign: int) -> list[Trial]:
         values = (sign * value,)
         found.append(Trial(number, 1, {"x": x}, seed=1, state=TrialState.FINISHED, values=values, told=number))
     return found
+
+
+def test_the_run_time_of_a_trial_that_was_stopped_early_is_not_told():
+    """It is that of a part of a training; some of its folds may have ended."""
+    stop = EarlyStop(1, "worse than the median", step=3, value=0.5, projected=(0.4,))
+    done, stopped = (made_end(1, TrialState.FINISHED, 0.3, 1), made_end(2, TrialState.STOPPED, told=2, stop=stop))
+    told = [told_result(made_search(), trial, 60.0) for trial in (done, stopped)]
+    assert [(one.values, one.stopped, one.seconds) for one in told] == [((0.3,), False, 60.0), ((0.4,), True, None)]
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])

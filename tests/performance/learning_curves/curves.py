@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -139,6 +140,9 @@ class Developed(Trainings):
     vary from point to point. `crossing`: heights vary so much that ranks agree as those of recorded tables do, by a
     correlation of 0.6 at 3 epochs, and hardly among the better half. `slow`: so that the best points learn most slowly.
     With `table` before it, a point trains as the nearest of 100. All but `same` are noisy.
+
+    A step takes a second. With `dear` or `cheap` in front, two parameters make it up to five times as long each, with a
+    noise of a tenth, so that the best points are among the dear or among the cheap ones.
     """
 
     NOISE: ClassVar[dict[str, float]] = {
@@ -149,9 +153,11 @@ class Developed(Trainings):
         "crossing": 0.03,
         "slow": 0.03,
     }
+    COSTS: ClassVar[dict[str, float]] = {"dear": 1.0, "cheap": -1.0}
 
     def __init__(self, kind: str, dimensions: int, instance: int) -> None:
         self.space, names = _cube(dimensions)
+        costs, kind = next((cost, kind.removeprefix(cost)) for cost in (*self.COSTS, "") if kind.startswith(cost))
         self._names, self._kind = names, kind.removeprefix("table")
         self.steps, self.typical_seconds = _STEPS, float(_STEPS)
         rng = np.random.default_rng([instance, dimensions, sum(map(ord, kind))])
@@ -161,13 +167,19 @@ class Developed(Trainings):
         self._ripples, self._heights, self._speeds = (_waves(rng, dimensions, scale) for scale in (0.35, 0.6, 0.6))
         self._table = rng.random((100, dimensions)) if kind.startswith("table") else None
         self._noise = self.NOISE[self._kind]
+        towards = np.sign(self._best[:2] - 0.5) * self.COSTS.get(costs, 0.0)
+        self._dearer = math.log(5.0) * towards
 
-    def value(self, point: Mapping[str, Any], step: int) -> float:
+    def _training(self, point: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Returns the place whose training is that of a point, and its random numbers."""
         x = np.array([point[name] for name in self._names])
         if self._table is not None:
             x = self._table[int(np.argmin(((self._table - x) ** 2).sum(axis=1)))]
         seed = np.frombuffer(hashlib.sha256(x.tobytes()).digest(), dtype=np.uint32)
-        chance = np.random.default_rng(seed).normal(size=self.steps + 2)
+        return x, np.random.default_rng(seed).normal(size=self.steps + 3)
+
+    def value(self, point: Mapping[str, Any], step: int) -> float:
+        x, chance = self._training(point)
         away = self._axes @ (x - self._best)
         height, speed = 1.0, 0.6
         if self._kind == "speed":
@@ -181,11 +193,14 @@ class Developed(Trainings):
             height, speed = 4.0 + 3.0 * self._heights(x), 0.3
             if self._kind == "slow":
                 height -= 3.0 * (end - 0.8)
-        noise = 3.0 * (1.0 - step / self.steps) * chance[step] + 0.3 * chance[-1]
+        noise = 3.0 * (1.0 - step / self.steps) * chance[step] + 0.3 * chance[self.steps + 1]
         return float(end + 0.35 * height * (step**-speed - self.steps**-speed) + self._noise * noise)
 
     def seconds(self, point: Mapping[str, Any], step: int) -> float:
-        return float(step)
+        if not self._dearer.any():
+            return float(step)
+        x, chance = self._training(point)
+        return float(step * math.exp(self._dearer @ (x[:2] - 0.5) + 0.1 * chance[-1]))
 
 
 def _cube(dimensions: int) -> tuple[SearchSpace, list[str]]:
@@ -213,8 +228,9 @@ def trainings(name: str) -> Trainings:
     """
     dev, _, rest = name.partition(":")
     kind, _, instance = rest.partition(":")
-    if dev == "dev" and kind.removeprefix("table") in Developed.NOISE and instance.isdecimal():
-        return Developed(kind, 5 if kind.startswith("table") else 4, int(instance))
+    made = re.fullmatch(f"({'|'.join(Developed.COSTS)})?(table)?({'|'.join(Developed.NOISE)})", kind)
+    if dev == "dev" and made and instance.isdecimal():
+        return Developed(kind, 5 if made[2] else 4, int(instance))
     if name not in NAMES:
         raise ValueError(f"no trainings {name!r}; there are {', '.join(NAMES)} and dev:KIND:INSTANCE")
     return MfHartmann(int(name[-1])) if name.startswith("mfhartmann") else Recorded(name)
