@@ -394,7 +394,7 @@ class ModelSettings(BaseSettings):
     Attributes:
         acquisition: `per_cost`: expected improvement over the square root of the predicted run time; `plain`: expected
             improvement. None: `per_cost` if run times differ by more than a factor of two and the model predicts this,
-            else `plain`.
+            else `plain`; steering passes `plain` for searches with levels.
     """
 
     acquisition: Literal["plain", "per_cost"] | None = None

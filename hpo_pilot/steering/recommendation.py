@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers import create_optimizer, optimizer_class
 from hpo_pilot.optimizers.base import Optimizer, Recommendation, Result
+from hpo_pilot.optimizers.bayesian import ModelSettings
 from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
@@ -39,11 +41,14 @@ def told_result(search: Search, trial: Trial, seconds: float | None = None) -> R
 
 def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = "") -> Optimizer:
     """Returns a new optimizer for a search, told of earlier results; `name`: another than its own."""
+    settings: Mapping[str, Any] = {} if name else search.optimizer.settings
+    if search.levels is not None and issubclass(optimizer_class(name or search.optimizer.name).Settings, ModelSettings):
+        settings = {"acquisition": "plain", **settings}  # no gain was seen: `python -m tests.performance fidelity`
     optimizer = create_optimizer(
         name or search.optimizer.name,
         search.space,
         seed=search.seed,
-        settings={} if name else search.optimizer.settings,
+        settings=settings,
         trials=search.budget.trials,
         objectives=len(search.objectives),
         limits=() if name else search.measured_limits,  # infeasible trials are not recommended in any case

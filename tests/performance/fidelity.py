@@ -6,6 +6,9 @@ recorded tables (`learning_curves`; a point trains as a mean of the nearest reco
 paused goes on from where it was, for peers too, though none of them keeps checkpoints by itself. `oracle` is
 the same optimizer with a selection without mistakes.
 
+`run times`: improvement is weighed against them where they differ and can be predicted; else `fidelity` does not use
+them, as steering does not.
+
 The target of a table is the median, over the seeds, of the best of `auto`'s full trainings within the budget, and 1% of
 its distance to the first full trainings' figure less (so that digits nobody needs do not count). `epochs` and `hours`
 are the expected costs to reach it, in epochs of all trainings, with those in progress, and in simulated wall time: the
@@ -433,8 +436,8 @@ POLICIES: dict[str, Callable[[Trainings, int, int], Policy]] = {
     STOPPING: _with(Stopping, "auto"),
     "oracle, auto": _with(Oracle, "auto"),
     "fidelity, random": _with(Promoting, "random"),
-    OURS: _with(Promoting, "auto"),
-    "fidelity, plain auto": _with(Promoting, "auto plain"),
+    OURS: _with(Promoting, "auto plain"),
+    "fidelity, run times, auto": _with(Promoting, "auto"),
     "optuna Hyperband + TPE": OptunaHyperband,
     "SMAC3 multi-fidelity": SmacMultiFidelity,
     "Syne Tune ASHA": _with(SyneTune, "ASHA"),
