@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -192,8 +192,9 @@ _JITTER, _MOST_JITTER = 1e-11, 1e-2
 #: A fit starts from these length scales per square root of the number of features: smooth, and rough.
 _STARTS = (1.0, 0.25)
 
-#: L-BFGS steps of one fit; the last digits of a length scale do not change the proposals.
-_STEPS = 40
+#: L-BFGS steps of one fit, at most. It ends where a step changes the log posterior by less than about the second number:
+#: the last digits of a length scale do not change the proposals.
+_STEPS, _ENOUGH = 40, 0.01
 
 
 @dataclass(frozen=True)
@@ -234,6 +235,11 @@ class Hyperparameters:
     def wide(cls, features: int) -> Self:
         """Returns the hyper-parameters used before a fit is possible: smooth, with a little noise."""
         return cls(1.0, np.full(features, 0.5 * math.sqrt(features)), 1e-2)
+
+    def logarithms(self) -> Array:
+        """Returns the logarithms of amplitude, length scales, both variances of the trend if there is one, and noise."""
+        trend = [] if self.basis is None else [self.alone, self.together]
+        return np.log([self.amplitude, *self.scales, *trend, self.noise])
 
     def times(self, factor: float) -> Self:
         """Returns the hyper-parameters with all variances multiplied by `factor`."""
@@ -300,8 +306,9 @@ def best_fit(
     least_noise: float = _NOISE_BOUNDS[0],
     basis: Basis | None = None,
     variances: Array | None = None,
+    start: Hyperparameters | None = None,
 ) -> Fit:
-    """Returns the most probable hyper-parameters for normalised values; the same data give the same fit.
+    """Returns the most probable hyper-parameters for normalised values; the same arguments give the same fit.
 
     Args:
         features: shape (n, n_features), distinct rows; a few hundred at most.
@@ -310,6 +317,7 @@ def best_fit(
         least_noise: the least variance of the noise.
         basis: the polynomials of the trend; None: no trend.
         variances: the known noise variance of each value, shape (n,); None: unknown.
+        start: a fit to similar values, with a trend if there is a `basis`; None: two fixed starts, smooth and rough.
     """
     count = features.shape[1]
     scale_bounds, noise_bounds = (least_scale, _SCALE_BOUNDS[1]), (least_noise, _NOISE_BOUNDS[1])
@@ -317,7 +325,7 @@ def best_fit(
     if basis is not None:
         kernel += TrendKernel(basis, _ALONE_START, math.exp(_TOGETHER_PRIOR[0]))
     kernel += WhiteKernel(max(1e-3, least_noise), noise_bounds)
-    search = partial(_most_probable, count)
+    search = partial(_most_probable, count, _ENOUGH / len(values), None if start is None else start.logarithms())
     jitter = _JITTER
     while True:
         alpha = jitter if variances is None else variances + jitter
@@ -345,20 +353,32 @@ def best_fit(
 
 
 def _log_prior(theta: Array, scales: int) -> tuple[float, Array]:
-    scale = (_SCALE_PRIOR_MEAN + 0.5 * math.log(scales), _SCALE_PRIOR_DEVIATION)
-    trend = [_ALONE_PRIOR, _TOGETHER_PRIOR] if len(theta) > scales + 2 else []
-    mean, deviation = np.array([_AMPLITUDE_PRIOR, *[scale] * scales, *trend, _NOISE_PRIOR]).T
+    mean, deviation = _prior(scales, len(theta) > scales + 2)
     standard = (theta - mean) / deviation
     return -0.5 * float(standard @ standard), -standard / deviation
 
 
+@lru_cache(maxsize=8)
+def _prior(scales: int, trend: bool) -> tuple[Array, Array]:
+    """Returns means and deviations of the logarithms."""
+    scale = (_SCALE_PRIOR_MEAN + 0.5 * math.log(scales), _SCALE_PRIOR_DEVIATION)
+    of_trend = [_ALONE_PRIOR, _TOGETHER_PRIOR] if trend else []
+    mean, deviation = np.array([_AMPLITUDE_PRIOR, *[scale] * scales, *of_trend, _NOISE_PRIOR]).T
+    return mean, deviation
+
+
 def _most_probable(
-    scales: int, negative_likelihood: Callable[[Array], tuple[float, Array]], initial: Array, bounds: Array
+    scales: int,
+    tolerance: float,
+    near: Array | None,
+    negative_likelihood: Callable[[Array], tuple[float, Array]],
+    initial: Array,
+    bounds: Array,
 ) -> tuple[Array, float]:
-    """Maximises likelihood times prior from the starts; scikit-learn's hook for an optimizer.
+    """Maximises likelihood times prior; scikit-learn's hook for an optimizer.
 
     `initial` has the logarithms of the amplitude, the length scales (their number is `scales`), the variances of the
-    trend, and the noise.
+    trend, and the noise. The search starts at `near`, or if it is None at `initial` with the length scales of `_STARTS`.
     """
 
     def objective(theta: Array) -> tuple[float, Array]:
@@ -366,12 +386,16 @@ def _most_probable(
         prior, prior_gradient = _log_prior(theta, scales)
         return value - prior, gradient - prior_gradient
 
+    starts = [near]
+    if near is None:
+        starts = [initial.copy() for _ in _STARTS]
+        for start, scale in zip(starts, _STARTS, strict=True):
+            start[1 : 1 + scales] = math.log(scale * math.sqrt(scales))
+    options = {"maxiter": _STEPS, "ftol": tolerance}
     best: tuple[Array, float] | None = None
-    for scale in _STARTS:
-        start = initial.copy()
-        start[1 : 1 + scales] = math.log(scale * math.sqrt(scales))
+    for start in starts:
         start = np.clip(start, bounds[:, 0], bounds[:, 1])
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS})
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         if best is None or found.fun < best[1]:
             best = (np.asarray(found.x), float(found.fun))
     assert best is not None
@@ -381,9 +405,9 @@ def _most_probable(
 class QuickGaussianProcess(GaussianProcessRegressor):  # type: ignore[misc]  # scikit-optimize ships no types
     """scikit-optimize's regressor with the same likelihood, whose gradient takes a tenth of the time.
 
-    The parent makes an array of derivatives of shape (n, n, n_features). The sum that is needed of it takes only
-    products of matrices of shapes (n, n) and (n, n_features). The kernel must be the sum of amplitude x Matérn 5/2, an
-    optional `TrendKernel`, and noise, in this order.
+    The parent makes arrays of shape (n, n, n_features) each time. Here the squared differences of each pair of points
+    are computed once, and a pair counts once. The kernel must be the sum of amplitude x Matérn 5/2, an optional
+    `TrendKernel`, and noise, in this order.
     """
 
     def log_marginal_likelihood(
@@ -395,47 +419,69 @@ class QuickGaussianProcess(GaussianProcessRegressor):  # type: ignore[misc]  # s
         """
         if theta is None or not eval_gradient:
             return super().log_marginal_likelihood(theta, eval_gradient=eval_gradient, clone_kernel=clone_kernel)
-        scales = self.X_train_.shape[1]
+        pairs, values = self._pairs(theta), self.y_train_
+        scales, count = self.X_train_.shape[1], len(values)
         amplitude, noise = math.exp(theta[0]), math.exp(theta[-1])
-        scaled = self.X_train_ / np.exp(theta[1 : 1 + scales])
-        distance = math.sqrt(5.0) * cdist(scaled, scaled)
+        steepness = np.exp(-2.0 * theta[1 : 1 + scales])
+        distance = np.sqrt((5.0 * steepness) @ pairs.squares)
         decay = amplitude * np.exp(-distance)
-        covariance = (1.0 + distance + distance * distance / 3.0) * decay
-        trend = [math.exp(part) * parts for part, parts in zip(theta[1 + scales : -1], self._trend(theta), strict=True)]
-        noisy = covariance + sum(trend)
-        noisy[np.diag_indices_from(noisy)] += noise + self.alpha
+        linear = 1.0 + distance
+        covariance = (linear + distance * distance / 3.0) * decay
+        apart, same = covariance, amplitude + noise + self.alpha  # of two points, of a point with itself
+        trend = list(zip(np.exp(theta[1 + scales : -1]), pairs.trend, strict=True))
+        for variance, (of_pairs, of_points) in trend:
+            apart, same = apart + variance * of_pairs, same + variance * of_points
+        noisy = np.empty(count * count)
+        noisy[pairs.places], noisy[:: count + 1] = apart, same
         # LAPACK directly: with few points, scipy's wrappers take longer than LAPACK, and this inverse half as long.
-        factor, failed = lapack.dpotrf(noisy, lower=1, clean=0)
+        # It sees the lower triangle, in C order, as the upper one.
+        factor, failed = lapack.dpotrf(noisy.reshape(count, count).T, lower=0, clean=0, overwrite_a=1)
         if failed:
             return -np.inf, np.zeros_like(theta)
-        weights, _ = lapack.dpotrs(factor, self.y_train_, lower=1)
+        weights, _ = lapack.dpotrs(factor, values, lower=0)
         likelihood = (
-            -0.5 * float(self.y_train_ @ weights)
+            -0.5 * float(values @ weights)
             - float(np.log(np.diag(factor)).sum())
-            - 0.5 * len(weights) * math.log(2.0 * math.pi)
+            - 0.5 * count * math.log(2.0 * math.pi)
         )
-        inverse, _ = lapack.dpotri(factor, lower=1)
-        inverse = np.tril(inverse)
-        inverse += np.tril(inverse, -1).T
-        pull = np.outer(weights, weights) - inverse
-        slope = pull * decay
-        slope *= (5.0 / 3.0) * (1.0 + distance)
+        inverse, _ = lapack.dpotri(factor, lower=0, overwrite_c=1)
+        inverse = inverse.T.ravel()
+        pull = weights[pairs.first] * weights[pairs.second] - inverse[pairs.places]
+        own = 0.5 * (weights * weights - inverse[:: count + 1])
         gradient = np.empty_like(theta)
-        gradient[0] = 0.5 * float(np.vdot(pull, covariance))
-        by_scale = (scaled * scaled).T @ slope.sum(axis=1) - np.einsum("id,id->d", scaled, slope @ scaled)
-        gradient[1 : 1 + scales] = by_scale
-        gradient[1 + scales : -1] = [0.5 * float(np.vdot(pull, part)) for part in trend]
-        gradient[-1] = 0.5 * noise * float(np.trace(pull))
+        gradient[0] = pull @ covariance + amplitude * own.sum()
+        gradient[1 : 1 + scales] = (5.0 / 3.0) * steepness * (pairs.squares @ (pull * decay * linear))
+        gradient[1 + scales : -1] = [variance * (pull @ apart + own @ same) for variance, (apart, same) in trend]
+        gradient[-1] = noise * own.sum()
         return likelihood, gradient
 
-    def _trend(self, theta: Array) -> tuple[Array, ...]:
-        """Returns the two covariances of the trend for unit variances; empty where `theta` has no trend."""
-        if len(theta) == self.X_train_.shape[1] + 2:
-            return ()
-        if getattr(self, "_trend_of", None) is not self.X_train_:  # cached: a fit needs them a hundred times
-            self._trend_of: Array | None = self.X_train_
-            self._trend_parts = trend_parts(self.kernel_.k1.k2.basis, self.X_train_, self.X_train_)
-        return self._trend_parts
+    def _pairs(self, theta: Array) -> _Pairs:
+        if getattr(self, "_pairs_of", None) is not self.X_train_:  # cached: a fit needs them many times
+            has_trend = len(theta) > self.X_train_.shape[1] + 2
+            self._pairs_of: Array | None = self.X_train_
+            self._all_pairs = _Pairs(self.X_train_, self.kernel_.k1.k2.basis if has_trend else None)
+        return self._all_pairs
+
+
+class _Pairs:
+    """The pairs of different points, each once.
+
+    Attributes:
+        first: the row of the point of each pair that has the larger one, shape (n_pairs,).
+        second: the row of the other one.
+        places: the index of each pair in the flat matrix of shape (n_points, n_points), in its lower triangle.
+        squares: the squared differences of the features, shape (n_features, n_pairs).
+        trend: the parts of the trend's covariance for unit variances, each for pairs, shape (n_pairs,), and for points
+            with themselves, shape (n_points,).
+    """
+
+    def __init__(self, points: Array, basis: Basis | None) -> None:
+        """Prepares the points, shape (n_points, n_features)."""
+        self.first, self.second = np.tril_indices(len(points), -1)
+        self.places = self.first * len(points) + self.second
+        self.squares = np.array([(column[self.first] - column[self.second]) ** 2 for column in points.T])
+        parts = () if basis is None else trend_parts(basis, points, points)
+        self.trend = [(part.ravel()[self.places], np.diag(part).copy()) for part in parts]
 
 
 #: The least variance, as a share of the prior variance: rounding must not make it 0 or negative.

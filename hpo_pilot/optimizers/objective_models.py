@@ -405,7 +405,7 @@ class ValuesLearner:
         self._seed = seed
         self._second_opinion = second_opinion
         # The last ones with and without a trend.
-        self._fit, self._best_scale = lru_cache(maxsize=2)(self._fitted), lru_cache(maxsize=2)(self._chosen_scale)
+        self._fit, self._scaled_fit = lru_cache(maxsize=2)(self._fitted), lru_cache(maxsize=2)(self._fitted_scales)
         self._earlier = earlier
         self._transfer: Transfer | None = None
 
@@ -493,7 +493,10 @@ class ValuesLearner:
 
     def _fitted(self, cut: int, trend: bool) -> ValuesModel:
         """Fits the first `cut` trials: the best scale, and the hyper-parameters on it."""
-        found = self._best_fit(cut, trend, self._scale(cut, trend), _VALUES_FITTED)
+        at = last_step(cut, _SCALE_EACH, _SCALE_GROWTH)
+        found = self._scaled_fit(at, trend)
+        if at < cut or cut > _SCALED:
+            found = self._best_fit(cut, trend, _VALUES_FITTED, found)
         transfer = self.transfer
         if found is None:
             wide = Hyperparameters.wide(self._features.size)
@@ -506,17 +509,11 @@ class ValuesLearner:
                 return ValuesModel(found.scaled.name, helped.found, helped.weights)
         return ValuesModel(found.scaled.name, found.fit.found)
 
-    def _scale(self, cut: int, trend: bool) -> str | None:
-        """Returns the best scale of an earlier cut, because it seldom changes; None: choose it at this cut."""
-        at = last_step(cut, _SCALE_EACH, _SCALE_GROWTH)
-        return None if at == cut and cut <= _SCALED else self._best_scale(at, trend)
+    def _fitted_scales(self, cut: int, trend: bool) -> _ScaledFit | None:
+        return self._best_fit(cut, trend, _SCALED, None)
 
-    def _chosen_scale(self, cut: int, trend: bool) -> str:
-        found = self._best_fit(cut, trend, None, _SCALED)
-        return PLAIN if found is None else found.scaled.name
-
-    def _best_fit(self, cut: int, trend: bool, scale: str | None, limit: int) -> _ScaledFit | None:
-        """Returns the best fit to at most `limit` of the first `cut` trials, on the given scale or on any.
+    def _best_fit(self, cut: int, trend: bool, limit: int, start: _ScaledFit | None) -> _ScaledFit | None:
+        """Returns the best fit to at most `limit` of the first `cut` trials: near `start` on its scale, or on any.
 
         None while there are too few values, or all are equal.
         """
@@ -525,12 +522,16 @@ class ValuesLearner:
         if len(rows) < LEAST_VALUES:  # the first values are not among the first `cut` trials
             return None
         found = scaled_values(table.values[rows, self._objective])
+        if start is not None and start.scaled.name in found:
+            found = {start.scaled.name: found[start.scaled.name]}
         features = self._features.features(table.units[rows])
         basis = self._features.basis if trend else None
+        near = None if start is None else start.fit.found
         best: _ScaledFit | None = None
-        for scaled in [found[scale]] if scale in found else found.values():
+        for scaled in found.values():
             variances = self._variances(scaled, table, rows)
-            fit = best_fit(features, scaled.values, basis=basis, variances=variances)
+            fit = best_fit(features, scaled.values, basis=basis, variances=variances, start=near)
+            near = fit.found if near is None else near
             if best is None or fit.log_posterior + scaled.log_volume > best.evidence:
                 best = _ScaledFit(features, scaled, variances, basis, fit)
         return best
