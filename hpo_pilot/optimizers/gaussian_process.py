@@ -386,11 +386,10 @@ def _most_probable(
         prior, prior_gradient = _log_prior(theta, scales)
         return value - prior, gradient - prior_gradient
 
-    starts = [near]
-    if near is None:
-        starts = [initial.copy() for _ in _STARTS]
-        for start, scale in zip(starts, _STARTS, strict=True):
-            start[1 : 1 + scales] = math.log(scale * math.sqrt(scales))
+    starts = [] if near is None else [near]
+    for scale in _STARTS if near is None else ():
+        starts.append(initial.copy())
+        starts[-1][1 : 1 + scales] = math.log(scale * math.sqrt(scales))
     options = {"maxiter": _STEPS, "ftol": tolerance}
     best: tuple[Array, float] | None = None
     for start in starts:

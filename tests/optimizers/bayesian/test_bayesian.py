@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from hpo_pilot.errors import InputError
-from hpo_pilot.optimizers import create_optimizer
+from hpo_pilot.optimizers import create_optimizer, objective_models
 from hpo_pilot.optimizers.base import Result
 from hpo_pilot.optimizers.bayesian import Spacing
 from hpo_pilot.optimizers.beliefs import Beliefs
 from hpo_pilot.optimizers.feasible_region import UnitCube
+from hpo_pilot.optimizers.gaussian_process import Hyperparameters
 from hpo_pilot.optimizers.phase import default_start_points
 from hpo_pilot.search import Point, SearchSpace, point_key
 from hpo_pilot.search.measured_limits import measured_limit
@@ -111,6 +112,26 @@ def test_rebuilt_between_two_fits_it_proposes_the_same() -> None:
         grown.tell(told[start : start + 7])
     rebuilt.tell(told)
     assert grown.ask(6, points[:3]) == rebuilt.ask(6, points[:3])
+
+
+def test_only_a_fit_that_chooses_the_scale_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[Hyperparameters | None] = []
+    fit = objective_models.best_fit
+
+    def noting(*args: Any, start: Hyperparameters | None = None, **more: Any) -> Any:
+        starts.append(start)
+        return fit(*args, start=start, **more)
+
+    monkeypatch.setattr(objective_models, "best_fit", noting)
+    optimizer = create_optimizer("bayesian", VALLEY, seed=1)
+    results = [(point, valley(point)) for point in create_optimizer("random", VALLEY, seed=1).ask(32, [])]
+    optimizer.tell(results[:29])
+    optimizer.ask(1, [])
+    assert [start is None for start in starts].count(True) == 2  # with a trend and without one, after 27 results
+    starts.clear()
+    optimizer.tell(results[29:])
+    optimizer.ask(1, [])
+    assert [start is None for start in starts] == [False, False]
 
 
 def test_wide_batches_and_a_long_history() -> None:

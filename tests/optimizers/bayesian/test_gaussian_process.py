@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from skopt.learning import GaussianProcessRegressor
@@ -143,6 +145,26 @@ def test_likelihood_and_gradient_are_the_parents(trend: bool) -> None:
     ours, our_gradient = child.log_marginal_likelihood(theta, eval_gradient=True, clone_kernel=False)
     assert ours == pytest.approx(value, rel=1e-9)
     assert our_gradient == pytest.approx(gradient, rel=1e-6, abs=1e-8)
+
+
+def test_a_fit_ends_when_nothing_changes_and_sooner_from_a_similar_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    likelihood = QuickGaussianProcess.log_marginal_likelihood
+
+    def counting(self: QuickGaussianProcess, *args: Any, **more: Any) -> Any:
+        counted.append(len(self.y_train_))
+        return likelihood(self, *args, **more)
+
+    monkeypatch.setattr(QuickGaussianProcess, "log_marginal_likelihood", counting)
+    fit = best_fit(TREND_X, TREND_Y, basis=BASIS)
+    anew = len(counted)
+    again = best_fit(TREND_X, TREND_Y, basis=BASIS, start=fit.found)
+    near = len(counted) - anew
+    monkeypatch.setattr(gaussian_process, "_ENOUGH", 1e-9)
+    exact = best_fit(TREND_X, TREND_Y, basis=BASIS)
+    assert fit.log_posterior == pytest.approx(exact.log_posterior, abs=0.1)
+    assert again.log_posterior == pytest.approx(exact.log_posterior, abs=0.1)
+    assert near < anew / 4 < (len(counted) - anew - near) / 4
 
 
 def test_a_bowl_goes_on_beyond_the_data() -> None:
