@@ -427,8 +427,9 @@ class BayesianOptimizer(Optimizer):
     earlier searches are used first, with a weight that depends on how well they agree with the results of this search
     (`Transfer`).
 
-    Hyper-parameters are fitted from fixed starts on the first trials of the history; their number depends only on the
-    length of the history (`refit_cut`). So a rebuilt optimizer finds the same ones. No other state is kept.
+    Hyper-parameters are fitted on the first trials of the history; their number depends only on the length of the
+    history (`refit_cut`), and so do the starts of a fit. So a rebuilt optimizer finds the same ones. No other state is
+    kept.
     """
 
     Settings = BayesianSettings

@@ -192,8 +192,8 @@ _JITTER, _MOST_JITTER = 1e-11, 1e-2
 #: A fit starts from these length scales per square root of the number of features: smooth, and rough.
 _STARTS = (1.0, 0.25)
 
-#: L-BFGS steps of one fit, at most. It ends where a step changes the log posterior by less than about the second number:
-#: the last digits of a length scale do not change the proposals.
+#: L-BFGS steps of one fit, at most. It ends where a step changes the log posterior by less than about the second
+#: number: the last digits of a length scale do not change the proposals.
 _STEPS, _ENOUGH = 40, 0.01
 
 
@@ -237,9 +237,9 @@ class Hyperparameters:
         return cls(1.0, np.full(features, 0.5 * math.sqrt(features)), 1e-2)
 
     def logarithms(self) -> Array:
-        """Returns the logarithms of amplitude, length scales, both variances of the trend if there is one, and noise."""
+        """Returns the logarithms of amplitude, length scales, the variances of a trend, and noise."""
         trend = [] if self.basis is None else [self.alone, self.together]
-        return np.log([self.amplitude, *self.scales, *trend, self.noise])
+        return np.asarray(np.log([self.amplitude, *self.scales, *trend, self.noise]))
 
     def times(self, factor: float) -> Self:
         """Returns the hyper-parameters with all variances multiplied by `factor`."""
@@ -378,7 +378,7 @@ def _most_probable(
     """Maximises likelihood times prior; scikit-learn's hook for an optimizer.
 
     `initial` has the logarithms of the amplitude, the length scales (their number is `scales`), the variances of the
-    trend, and the noise. The search starts at `near`, or if it is None at `initial` with the length scales of `_STARTS`.
+    trend, and the noise. The search starts at `near`; if it is None, at `initial` with the length scales of `_STARTS`.
     """
 
     def objective(theta: Array) -> tuple[float, Array]:
@@ -393,8 +393,8 @@ def _most_probable(
     options = {"maxiter": _STEPS, "ftol": tolerance}
     best: tuple[Array, float] | None = None
     for start in starts:
-        start = np.clip(start, bounds[:, 0], bounds[:, 1])
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        inside = np.clip(start, bounds[:, 0], bounds[:, 1])
+        found = minimize(objective, inside, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         if best is None or found.fun < best[1]:
             best = (np.asarray(found.x), float(found.fun))
     assert best is not None
