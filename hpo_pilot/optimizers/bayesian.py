@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -33,7 +32,6 @@ if (
     TYPE_CHECKING
 ):  # scikit-learn and scipy take a second to load, and the check of a search file needs only the settings
     from hpo_pilot.optimizers.acquisition import Surrogate
-    from hpo_pilot.optimizers.beliefs import Beliefs
     from hpo_pilot.optimizers.objective_models import Caution
     from hpo_pilot.optimizers.training_data import FeatureMap, Rows, Table
 
@@ -45,9 +43,6 @@ LISTED = 2_000
 #: Candidates from the whole space, and near the best points; wide batches get this many more per point.
 _ANYWHERE, _NEARBY = 1_000, 600
 _PER_POINT = 3
-
-#: Candidates where the user believes good points to be.
-_BELIEVED = 400
 
 #: With constraints, each candidate costs about 20 µs: then fewer are drawn from the whole space.
 _ANYWHERE_CONSTRAINED = 400
@@ -96,11 +91,6 @@ class Candidates:
             return units
         return np.asarray(units[feasible_region(self._space).mask(units)])
 
-    def believed(self, beliefs: Beliefs, numbers: np.random.Generator) -> Array:
-        """Returns candidates where the user believes good points to be, shape (n, n_dims)."""
-        even = numbers.random((_BELIEVED if beliefs else 0, len(self._space.names)))
-        return self.feasible(self._cube.snapped(beliefs.placed(even)))
-
     def _listed(self) -> Array:
         if self._list is None:
             units = [self._space.encode(point) for point in self._space.all_points()]
@@ -114,71 +104,11 @@ class Candidates:
         return self._cube.snapped(self._cube.moved(units, numbers, (-3.0, -0.5), share))
 
 
-Mask = npt.NDArray[np.bool_]
-
-#: A point is too close to a pending one if their distance is below this share of its distance to the nearest told one.
-_SHARE = 0.05
-
-
-class Spacing:
-    """Keeps pending points apart, in the length scales of one model.
-
-    Two pending points that are much closer to each other than to any told point would give the same information. The
-    limit shrinks with the distance to the told points, so that the search can still converge to its optimum. Without it
-    the regret was higher in 14, lower in 7 and the same in 14 of 35 runs (ten problems, 8 x 12 and one by one).
-    """
-
-    def __init__(self, scales: Array, known: Array, out: Array) -> None:
-        """Takes the told and pending points.
-
-        Args:
-            scales: the length scales, shape (n_features,).
-            known: features of the told points, failed ones included, shape (n, n_features).
-            out: features of the pending points, shape (m, n_features).
-        """
-        self._scales = scales
-        self._known = known / scales
-        self._out = out / scales
-
-    def look_at(self, features: Array) -> None:
-        """Takes the candidates, shape (k, n_features)."""
-        self._candidates = features / self._scales
-        self._reach = _SHARE * _nearest(self._candidates, self._known)
-        self._nearest_out = _nearest(self._candidates, self._out)
-
-    def add(self, features: Array) -> None:
-        """Adds a pending point, shape (n_features,)."""
-        point = features[None, :] / self._scales
-        self._out = np.concatenate([self._out, point])
-        np.minimum(self._nearest_out, _distances(self._candidates, point)[:, 0], out=self._nearest_out)
-
-    def crowded_candidates(self) -> Mask:
-        """Returns which candidates are too close to a pending point, shape (k,)."""
-        return self._nearest_out < self._reach
-
-    def crowded(self, features: Array) -> Mask:
-        """Returns which points, shape (n, n_features), are too close to a pending point; shape (n,)."""
-        scaled = features / self._scales
-        return _nearest(scaled, self._out) < _SHARE * _nearest(scaled, self._known)
-
-
 def _distances(points: Array, others: Array) -> Array:
     """Returns the Euclidean distances, shape (number of points, number of others)."""
     from scipy.spatial.distance import cdist  # noqa: PLC0415 - see above
 
     return np.asarray(cdist(points, others))
-
-
-#: Distances in memory: to this many points at once.
-_BLOCK = 1_000
-
-
-def _nearest(points: Array, others: Array) -> Array:
-    """Returns the distance of each point to the nearest other point, shape (n,); infinite where there is none."""
-    nearest = np.full(len(points), np.inf)
-    for first in range(0, len(others), _BLOCK):
-        np.minimum(nearest, _distances(points, others[first : first + _BLOCK]).min(axis=1), out=nearest)
-    return nearest
 
 
 #: The ascent starts from this many candidates, at least this far apart in length scales.
@@ -279,10 +209,6 @@ def starts_apart(features: Array, scores: Array, scales: Array) -> list[int]:
     return starts
 
 
-#: Penalty for points too close to a pending one: larger than any relevant log improvement, and smaller than the penalty
-#: for a probable failure.
-_CROWDED = 5e3
-
 #: Number of points of a batch that are found by gradient ascent; the rest are the best candidates. The cost of an
 #: ascent grows with the square of the number of known points.
 _MOST_CLIMBS, _LEAST_CLIMBS, _CLIMB_BUDGET = 16, 2, 4_000_000
@@ -299,23 +225,20 @@ class BatchChooser:
         self,
         climber: Climber,
         surrogates: Sequence[Surrogate],
-        spacings: Sequence[Spacing],
         turn: int,
         weigh: Callable[[Array, Array], Array],
     ) -> None:
-        """Takes the models, each with the spacing in its length scales; both are changed.
+        """Takes the models, which are changed.
 
         Args:
             climber: finds maxima.
             surrogates: the models.
-            spacings: keep the points apart.
             turn: selects the model that chooses first.
             weigh: returns what is added to the log improvement at unit vectors and their features; called for all
                 candidates first.
         """
         self._climber = climber
         self._surrogates = surrogates
-        self._spacings = spacings
         self._turn = turn
         self._weigh = weigh
 
@@ -327,41 +250,31 @@ class BatchChooser:
             units: the candidates, snapped to values of the space, shape (m, n_dims); m above 0.
         """
         features = self._climber.map.features(units)
-        for surrogate, spacing in zip(self._surrogates, self._spacings, strict=True):
+        for surrogate in self._surrogates:
             surrogate.look_at(features, proposals.missing)
-            spacing.look_at(features)
         bonus = self._weigh(units, features)
         climbs = int(np.clip(_CLIMB_BUDGET / max(1.0, self._surrogates[0].cost), _LEAST_CLIMBS, _MOST_CLIMBS))
         while proposals.missing > 0:
-            turn = self._turn % len(self._surrogates)
-            chooses, spacing = self._surrogates[turn], self._spacings[turn]
-            scores = chooses.scores(bonus - _CROWDED * spacing.crowded_candidates())
+            chooses = self._surrogates[self._turn % len(self._surrogates)]
+            scores = chooses.scores(bonus)
             index = int(np.argmax(scores))
             if scores[index] == -np.inf:
                 return
             if climbs > 0:
                 climbs -= 1
                 starts = units[starts_apart(features, scores, chooses.scales)]
-                chosen = self._climber.climb(chooses, proposals, starts, partial(self._penalty, spacing))
+                chosen = self._climber.climb(chooses, proposals, starts, self._weigh)
                 if chosen is not None:
-                    self._take(chosen)
+                    self._turn += 1
                     for surrogate in self._surrogates:
                         surrogate.assume(chosen)
                     continue
                 climbs = 0  # from now on, only candidates are believed
             bonus[index] = -np.inf
             if proposals.offer(units[index].tolist()):
-                self._take(features[index])
+                self._turn += 1
                 for surrogate in self._surrogates:
                     surrogate.assume_candidate(index)
-
-    def _penalty(self, spacing: Spacing, units: Array, features: Array) -> Array:
-        return self._weigh(units, features) - _CROWDED * spacing.crowded(features)
-
-    def _take(self, features: Array) -> None:
-        self._turn += 1
-        for spacing in self._spacings:
-            spacing.add(features)
 
 
 #: Points on which a process is conditioned, at most, because the cost grows with the cube; fewer with several
@@ -417,9 +330,8 @@ class BayesianOptimizer(Optimizer):
 
     The first points are scrambled Sobol points. Then each `ask` does the following. Values are transformed to the scale
     on which the process explains them best. The process is conditioned on the told points, and believes that pending
-    points return their predictions. The batch is chosen greedily by log expected improvement; pending points keep a
-    distance from each other (`Spacing`). With several objectives, each has its own processes, and the acquisition value
-    is the expected hypervolume improvement.
+    points return their predictions. The batch is chosen greedily by log expected improvement. With several objectives,
+    each has its own processes, and the acquisition value is the expected hypervolume improvement.
 
     While there are few values, two processes take turns, one with a quadratic trend and one without. The trend finds
     smooth optima sooner; the other explores more where the trend is wrong (tables with many choices). Failed trials
@@ -562,11 +474,9 @@ class BayesianOptimizer(Optimizer):
         candidates = self._candidates.draw(
             proposals.missing, best, feasible, rng, stream(self.seed, "feasible", proposals.known)
         )
-        candidates = np.concatenate([candidates, self._candidates.believed(self._beliefs, rng)])
         if len(candidates):
-            spacings = [Spacing(surrogate.scales, features, out) for surrogate in surrogates]
             weigh = self._weigh(proposals.known, caution)
-            BatchChooser(self._climber, surrogates, spacings, proposals.known, weigh).fill(proposals, candidates)
+            BatchChooser(self._climber, surrogates, proposals.known, weigh).fill(proposals, candidates)
 
     def _weigh(self, known: int, caution: Caution) -> Callable[[Array, Array], Array]:
         """Returns what failures, run times and the user's beliefs add to the log improvement after `known` points."""

@@ -11,7 +11,7 @@ from scipy.integrate import quad
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.acquisition import HypervolumeImprovement, Surrogate, log_h, open_boxes
-from hpo_pilot.optimizers.bayesian import BatchChooser, Candidates, Climber, Spacing
+from hpo_pilot.optimizers.bayesian import BatchChooser, Candidates, Climber
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, Posterior
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.optimizers.training_data import FeatureMap
@@ -121,7 +121,6 @@ def test_the_lazy_choice_is_the_greedy_one() -> None:
     batch = BatchChooser(
         Climber(features, Candidates(SPACE, features).feasible),
         [surrogate],
-        [Spacing(surrogate.scales, units, units[:0])],
         0,
         lambda units, _: np.zeros(len(units)),
     )

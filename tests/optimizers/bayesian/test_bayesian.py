@@ -12,7 +12,6 @@ import pytest
 from hpo_pilot.errors import InputError
 from hpo_pilot.optimizers import create_optimizer, objective_models
 from hpo_pilot.optimizers.base import Result
-from hpo_pilot.optimizers.bayesian import Spacing
 from hpo_pilot.optimizers.beliefs import Beliefs
 from hpo_pilot.optimizers.feasible_region import UnitCube
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters
@@ -176,25 +175,10 @@ def test_a_stopped_trial_informs_and_is_never_the_best() -> None:
     assert len(only_stopped.ask(4, [])) == 4
 
 
-# --- distances between pending points ---
+# --- batches ---
 
 
 SPACE = SearchSpace.from_dict(dict.fromkeys("ab", REAL))
-
-
-def test_too_near_is_a_share_of_the_distance_to_what_is_known() -> None:
-    spacing = Spacing(np.ones(1), np.array([[0.0]]), np.array([[0.5]]))
-    assert spacing.crowded(np.array([[0.51], [0.55], [0.001], [0.499]])).tolist() == [True, False, False, True]
-    spacing.look_at(np.array([[0.51], [0.9], [0.901]]))
-    assert spacing.crowded_candidates().tolist() == [True, False, False]
-    spacing.add(np.array([0.9]))
-    assert spacing.crowded_candidates().tolist() == [True, True, True]
-
-
-def test_where_nothing_is_known_or_out_nothing_is_crowded() -> None:
-    point, none = np.array([[0.3]]), np.empty((0, 1))
-    assert not Spacing(np.ones(1), point, none).crowded(point).any()
-    assert not Spacing(np.ones(1), none, none).crowded(point).any()
 
 
 def test_a_batch_has_no_point_twice() -> None:

@@ -197,7 +197,6 @@ _AUTO: dict[str, Rule] = {
             "acquisition.Surrogate.assume_candidate": lambda self, index: None,
         }
     ),
-    "spacing of pending points": Rule({"bayesian._SHARE": 0.0}),
     "every fourth point from cma on steps": Rule({"auto.AutoOptimizer._on_steps": lambda self: False}, _STEPS),
     "every second point from cma in many dimensions": Rule({"auto.MANY_DIMENSIONS": 10**9}, _of("many", instances=6)),
     "every second point from cma after 1,000 results": Rule(
@@ -228,7 +227,6 @@ _AUTO: dict[str, Rule] = {
         {"objective_models.ValuesLearner.earlier_best": lambda self, known: []}, _EARLIER
     ),
     "beliefs weight the acquisition": Rule({"bayesian._FADES": 1e18}, _PRIOR),
-    "candidates by the beliefs": Rule({"bayesian._BELIEVED": 0}, _PRIOR),
     "improvement per cost": Rule({"bayesian._COST": 0.0}, tuple(f"times:{name}" for name in run_times.PROBLEMS)),
     "cost only where it is predicted": Rule(
         {"run_times.RunTimeModel.is_telling": True}, tuple(f"times:{name}" for name in ("constant", "random", "by two"))
