@@ -3,9 +3,10 @@
 Begin with `base.Optimizer`, the ask/tell contract, and with `create_optimizer` here. The optimizers are in `auto`,
 `grid_random`, `bayesian`, `evolutionary`, `cma` and `optuna_sampler`; `proposals` collects the points of one ask, and
 `feasible_region` samples spaces with constraints. `bayesian` uses `gaussian_process`, `objective_models`,
-`acquisition` and `training_data`; `nondominated` compares points with several costs. `early_stopping` holds the rules
-that stop trials; `phase` describes in words what an optimizer does next. `gest` takes generators of other packages, by
-an entry point because it needs an extra and a setting; `gest_generator` has our optimizers as such generators.
+`acquisition`, `training_data` and, with levels of training, `level_process`; `nondominated` compares points with
+several costs. `early_stopping` holds the rules that stop trials; `phase` describes in words what an optimizer does
+next. `gest` takes generators of other packages, by an entry point because it needs an extra and a setting;
+`gest_generator` has our optimizers as such generators.
 
 Implementations are imported when they are used: the name `random` loads neither scikit-optimize nor DEAP, and `phase`
 not even numpy.
@@ -78,6 +79,7 @@ def create_optimizer(
     trials: int | None = None,
     objectives: int = 1,
     limits: Sequence[MeasuredLimit] = (),
+    levels: Sequence[float] = (),
 ) -> Optimizer:
     """Makes an optimizer without results.
 
@@ -89,6 +91,7 @@ def create_optimizer(
         trials: the budget in trials; the mutation of `evolutionary` and the spacing of `grid` depend on it.
         objectives: the number of objectives.
         limits: the limits on measured figures, which `Result.measured` has.
+        levels: the levels of trainings in ascending order, for an optimizer that uses them; see `Optimizer`.
 
     Raises:
         InputError: the name is unknown, a setting is unknown or wrong, or the optimizer does not support several
@@ -97,4 +100,5 @@ def create_optimizer(
     wanted = optimizer_class(name)
     if objectives > 1 and not wanted.several_objectives:
         raise InputError(f"{name} takes one objective, not {objectives}; several take {listing(several_takers())}")
-    return wanted(space, seed=seed, settings=settings, trials=trials, objectives=objectives, limits=limits)
+    more = {"levels": levels} if levels else {}
+    return wanted(space, seed=seed, settings=settings, trials=trials, objectives=objectives, limits=limits, **more)

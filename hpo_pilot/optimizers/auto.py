@@ -27,6 +27,7 @@ class AutoOptimizer(Optimizer):
     _PARTS = frozenset({"_model", "_evolution"})
     several_objectives = True
     uses_prior = True
+    uses_levels = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Makes the model; see `Optimizer`."""
@@ -36,7 +37,7 @@ class AutoOptimizer(Optimizer):
 
     @cached_property
     def _model(self) -> Optimizer:
-        model = BayesianOptimizer(self.space, settings=self.settings.model_dump(), **self._shared)
+        model = BayesianOptimizer(self.space, settings=self.settings.model_dump(), levels=self.levels, **self._shared)
         model.follow(self)
         return model
 
@@ -71,7 +72,7 @@ class AutoOptimizer(Optimizer):
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         known = self._collect(n, pending).known
         late = len(self.history) >= self._alone
-        if not (late or self._on_steps()):
+        if self.levels or not (late or self._on_steps()):
             return self._model.ask(n, pending)
         # The parts take turns, also where points are asked for one by one.
         every = 2 if late else ON_STEPS

@@ -153,6 +153,7 @@ class Result:
         stopped: the trial was stopped early, and `values` are estimates of its final values.
         measured: other figures of the trial, by name.
         seconds: mean run time of its folds, each trained in whole; None: unknown, as of a training that was stopped.
+        level: the level that it was trained to; None: the highest, or there are no levels.
     """
 
     point: Mapping[str, Any]
@@ -161,6 +162,7 @@ class Result:
     stopped: bool = False
     measured: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
+    level: float | None = None
 
 
 #: A result, or the first two, three or four of its attributes.
@@ -228,6 +230,7 @@ class Observation:
         seconds: mean run time of its folds, each trained in whole; None: unknown, as of a training that was stopped.
         excesses: for each limit the distance of its figure beyond it, as a share of the limit: 0 or less: it holds;
             infinite: far beyond; NaN: the figure is not known.
+        level: the level that it was trained to; None: the highest, or there are no levels.
     """
 
     point: Point
@@ -239,6 +242,7 @@ class Observation:
     measured: Mapping[str, float] = field(default_factory=dict)
     seconds: float | None = None
     excesses: tuple[float, ...] = ()
+    level: float | None = None
 
     @property
     def violation(self) -> float:
@@ -345,6 +349,7 @@ class Optimizer(ABC):
         several_objectives: whether the optimizer can search for a Pareto front.
         learns_from_earlier: whether `tell_earlier` has an effect.
         uses_prior: whether it uses the beliefs in `space.prior`.
+        uses_levels: whether it chooses which points go on to their next levels.
         history: the told results in their order, without forgotten ones.
         forgotten: the number of forgotten results.
         earlier: the results of earlier searches, by search.
@@ -355,6 +360,7 @@ class Optimizer(ABC):
     several_objectives: ClassVar[bool] = False
     learns_from_earlier: ClassVar[bool] = True
     uses_prior: ClassVar[bool] = False
+    uses_levels: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -365,6 +371,7 @@ class Optimizer(ABC):
         trials: int | None = None,
         objectives: int = 1,
         limits: Sequence[MeasuredLimit] = (),
+        levels: Sequence[float] = (),
     ) -> None:
         """Makes an optimizer without results.
 
@@ -375,6 +382,7 @@ class Optimizer(ABC):
             raise ValueError(f"1 or more objectives, not {objectives}")
         self.objectives = objectives
         self.limits = limits
+        self.levels = tuple(levels)
         self.space = space
         self.seed = seed
         self.trials = trials
@@ -503,7 +511,9 @@ class Optimizer(ABC):
         """
         from hpo_pilot.optimizers.bayesian import BayesianOptimizer  # noqa: PLC0415 - it is a subclass
 
-        model = BayesianOptimizer(self.space, seed=self.seed, trials=self.trials, objectives=self.objectives)
+        model = BayesianOptimizer(
+            self.space, seed=self.seed, trials=self.trials, objectives=self.objectives, levels=self.levels
+        )
         for observation in self.history:
             model.take(observation)
         return model.recommend(count)
@@ -574,6 +584,7 @@ class Optimizer(ABC):
             result.measured,
             result.seconds,
             self._excesses(result),
+            result.level,
         )
 
     def _excesses(self, result: Result) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from hpo_pilot.optimizers.base import (
 from hpo_pilot.optimizers.feasible_region import feasible_region
 from hpo_pilot.optimizers.phase import LEAST_VALUES, default_start_points
 from hpo_pilot.optimizers.proposals import Proposals, feasible_units, placed, unit_vector
-from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.search import Point, SearchSpace, point_key
 from hpo_pilot.search.limits import MOST_POPULATION
 
 if (
@@ -214,6 +215,21 @@ def starts_apart(features: Array, scores: Array, scales: Array) -> list[int]:
 _MOST_CLIMBS, _LEAST_CLIMBS, _CLIMB_BUDGET = 16, 2, 4_000_000
 
 
+@dataclass(frozen=True)
+class Paused:
+    """Points that may go on to their next levels.
+
+    Attributes:
+        points: the points.
+        units: their unit vectors, shape (n, n_dims).
+        costs: what is left of a whole training, as a share of it, shape (n,).
+    """
+
+    points: Sequence[Point]
+    units: Array
+    costs: Array
+
+
 class BatchChooser:
     """Chooses a batch greedily by expected improvement times the probability of success (kriging believer).
 
@@ -242,17 +258,21 @@ class BatchChooser:
         self._turn = turn
         self._weigh = weigh
 
-    def fill(self, proposals: Proposals, units: Array) -> None:
+    def fill(self, proposals: Proposals, units: Array, paused: Paused) -> None:
         """Offers the best candidates until no point is missing, or no candidate is left.
 
         Args:
             proposals: takes the points.
             units: the candidates, snapped to values of the space, shape (m, n_dims); m above 0.
+            paused: points that may go on.
         """
+        new = len(units)
+        units = np.concatenate([units, paused.units])
         features = self._climber.map.features(units)
         for surrogate in self._surrogates:
             surrogate.look_at(features, proposals.missing)
         bonus = self._weigh(units, features)
+        bonus[new:] -= np.log(paused.costs)
         climbs = int(np.clip(_CLIMB_BUDGET / max(1.0, self._surrogates[0].cost), _LEAST_CLIMBS, _MOST_CLIMBS))
         while proposals.missing > 0:
             chooses = self._surrogates[self._turn % len(self._surrogates)]
@@ -260,9 +280,16 @@ class BatchChooser:
             index = int(np.argmax(scores))
             if scores[index] == -np.inf:
                 return
+            if index >= new:
+                bonus[index] = -np.inf
+                if proposals.offer_point(paused.points[index - new]):
+                    self._turn += 1
+                    for surrogate in self._surrogates:
+                        surrogate.assume(features[index]) if climbs > 0 else surrogate.assume_candidate(index)
+                continue
             if climbs > 0:
                 climbs -= 1
-                starts = units[starts_apart(features, scores, chooses.scales)]
+                starts = units[starts_apart(features[:new], scores[:new], chooses.scales)]
                 chosen = self._climber.climb(chooses, proposals, starts, self._weigh)
                 if chosen is not None:
                     self._turn += 1
@@ -278,8 +305,8 @@ class BatchChooser:
 
 
 #: Points on which a process is conditioned, at most, because the cost grows with the cube; fewer with several
-#: objectives, which have one process each.
-_CONDITIONED, _CONDITIONED_EACH = 2_000, 1_500
+#: objectives, which have one process each, and with levels, where a search asks after each result.
+_CONDITIONED, _CONDITIONED_EACH, _CONDITIONED_LEVELS = 2_000, 1_500, 1_000
 
 #: Start points that are tried per point wanted, before random points fill up: constraints and small spaces refuse many.
 _TRIES_PER_START = 16
@@ -307,7 +334,7 @@ class ModelSettings(BaseSettings):
     Attributes:
         acquisition: `per_cost`: expected improvement over the square root of the predicted run time; `plain`: expected
             improvement. None: `per_cost` if run times differ by more than a factor of two and the model predicts this,
-            else `plain`; steering passes `plain` for searches with levels.
+            else `plain`.
     """
 
     acquisition: Literal["plain", "per_cost"] | None = None
@@ -339,6 +366,12 @@ class BayesianOptimizer(Optimizer):
     earlier searches are used first, with a weight that depends on how well they agree with the results of this search
     (`Transfer`).
 
+    With levels of training, the process is one over points and levels (`level_process`), and so a result at a low level
+    tells of the highest one. The improvement at the highest level is what counts, of paused points that may go on as of
+    new ones, per what is left of a whole training. (Expected improvement per cost; Swersky, Snoek, Adams 2014,
+    "Freeze-thaw Bayesian optimization", and Klein et al. 2020, "Model-based asynchronous hyperparameter and neural
+    architecture search", have such processes too.)
+
     Hyper-parameters are fitted on the first trials of the history; their number depends only on the length of the
     history (`refit_cut`), and so do the starts of a fit. So a rebuilt optimizer finds the same ones. No other state is
     kept.
@@ -348,19 +381,24 @@ class BayesianOptimizer(Optimizer):
     settings: BayesianSettings
     several_objectives = True
     uses_prior = True
+    uses_levels = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
         from hpo_pilot.optimizers.beliefs import Beliefs  # noqa: PLC0415 - see above
+        from hpo_pilot.optimizers.level_process import LevelFeatures  # noqa: PLC0415 - see above
         from hpo_pilot.optimizers.training_data import FeatureMap  # noqa: PLC0415 - see above
 
         super().__init__(space, **options)
         self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), self.trials)
-        self._features = FeatureMap(space)
+        self._at_levels = LevelFeatures(space, self.levels) if self.levels else None
+        self._features = self._at_levels or FeatureMap(space)
         self._candidates = Candidates(space, self._features)
         self._climber = Climber(self._features, self._candidates.feasible)
         self._beliefs = Beliefs(space, self._features.cube)
         self._earlier: dict[str, Table] = {}
+        several = _CONDITIONED if self.objectives == 1 else _CONDITIONED_EACH
+        self._most_conditioned = _CONDITIONED_LEVELS if self.levels else several
         self._start_over()
 
     def _start_over(self) -> None:
@@ -373,7 +411,8 @@ class BayesianOptimizer(Optimizer):
         from hpo_pilot.optimizers.training_data import ToldTrials  # noqa: PLC0415 - see above
 
         dimensions = len(self.space.dimensions)
-        self._told = ToldTrials(dimensions, self.objectives)
+        self._told = ToldTrials(dimensions, self.objectives, levels=self.levels)
+        self._reached: dict[str, tuple[Observation, int]] = {}  # by key; the highest level of each point
         self._values = [
             ValuesLearner(self._features, self._told, objective, self.seed, self._earlier)
             for objective in range(self.objectives)
@@ -400,15 +439,15 @@ class BayesianOptimizer(Optimizer):
             raise InputError("several objectives have no best point: choose one of the Pareto front")
         self._catch_up()
         table = self._told.table(len(self._told))
-        rows = table.most_telling(_CONDITIONED, array_stream(self.seed, "recommend", len(self._told)))
+        rows = table.most_telling(self._most_conditioned, array_stream(self.seed, "recommend", len(self._told)))
         with one_thread():
-            found = self._values[0].without_noise(table, rows, self._features.features(table.units[rows]))
+            found = self._values[0].without_noise(table, rows, self._features.told(table, rows))
         means, errors = (table.values[rows, 0], None) if isinstance(found, str) else found
         keys, points = self._told.keys, {observation.key: observation.point for observation in self.history}
         recommended: list[Recommendation] = []
         for place in np.argsort(means, kind="stable").tolist():
             row = rows[place]
-            within = not (table.stopped[row] or table.violations[row])
+            within = not (table.stopped[row] or table.violations[row] or table.levels[row] < len(self.levels) - 1)
             within = within and ((table.units[row] >= 0.0) & (table.units[row] <= 1.0)).all()
             if len(recommended) < count and within and self.space.is_feasible(points[keys[row]]):
                 error = None if errors is None else float(errors[place])
@@ -418,12 +457,38 @@ class BayesianOptimizer(Optimizer):
 
     def _learn(self, observation: Observation) -> None:
         self._told.add(observation)
+        if self.levels:
+            level = self._told.level_of(observation)
+            if level >= self._reached.get(observation.key, (observation, -1))[1]:
+                self._reached[observation.key] = observation, level
         for limit in self._limits:
             limit.add(observation)
         self._run_times.add(observation)
 
+    def _paused(self, pending: Sequence[Point]) -> Paused:
+        """Returns the points that may go on."""
+        out, top = {point_key(point) for point in pending}, len(self.levels) - 1
+        found = [
+            (seen.point, seen.unit, 1.0 - self.levels[level] / self.levels[top])
+            for key, (seen, level) in self._reached.items()
+            if level < top and seen.values is not None and seen.is_within_bounds and key not in out
+        ]
+        points, units, costs = zip(*found, strict=True) if found else ((), (), ())
+        return Paused(points, np.array(units).reshape(len(found), len(self.space.dimensions)), np.array(costs))
+
+    def _pending(self, points: Sequence[Point]) -> Array:
+        """Returns the features of pending points, at the levels that they are trained to."""
+        places = self._places(points)
+        if self._at_levels is None:
+            return self._features.features(places)
+        known = (self._reached.get(point_key(p)) for p in points if unit_vector(self.space, p) is not None)
+        indices = [0 if seen is None else min(seen[1] + 1, len(self.levels) - 1) for seen in known]
+        return self._at_levels.at(places, np.array(indices, dtype=int))
+
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
-        proposals = self._collect(n, pending)
+        paused = self._paused(pending)
+        keys = {point_key(point) for point in paused.points}
+        proposals = Proposals(self.space, n, self._told_keys, pending, keys)
         with one_thread():
             table = self._told.table(len(self._told))
             good = len(table.good)
@@ -436,7 +501,7 @@ class BayesianOptimizer(Optimizer):
             if starts:
                 self._start(proposals, starts)
             if has_model and proposals.missing > 0:
-                self._choose(proposals, table, pending, earlier)
+                self._choose(proposals, table, pending, earlier, paused)
         rng = stream(self.seed, "rest", proposals.known)
         return proposals.complete(rng, self._known_points(pending))
 
@@ -457,15 +522,17 @@ class BayesianOptimizer(Optimizer):
                 return
             proposals.offer(unit)
 
-    def _choose(self, proposals: Proposals, table: Table, pending: list[Point], earlier: Sequence[Array]) -> None:
+    def _choose(
+        self, proposals: Proposals, table: Table, pending: list[Point], earlier: Sequence[Array], paused: Paused
+    ) -> None:
         """Fills the batch with points that the models choose."""
-        rng = array_stream(self.seed, "choose", proposals.known)
-        features = self._features.features(table.units)
-        rows = table.most_telling(_CONDITIONED if self.objectives == 1 else _CONDITIONED_EACH, rng)
+        turn = proposals.known + (len(self._told) if self.levels else 0)
+        rng = array_stream(self.seed, "choose", turn)
+        rows = table.most_telling(self._most_conditioned, rng)
         earlier_best = np.concatenate([self._places([]), *earlier])
-        out = self._features.features(self._places([*pending, *proposals.points]))
-        surrogates = self._surrogates(table, rows, features[rows], out, self._features.features(earlier_best))
-        caution = self._outcomes.caution(table, features, rng)
+        out, data = self._pending([*pending, *proposals.points]), self._features.told(table, rows)
+        surrogates = self._surrogates(table, rows, data, out, self._features.features(earlier_best))
+        caution = self._outcomes.caution(table, self._features.features(table.units), rng)
         best = np.concatenate([table.units[rows[surrogates[0].leaders]], earlier_best])
         feasible: list[tuple[float, ...]] = []
         if self.space.constraints:
@@ -476,7 +543,7 @@ class BayesianOptimizer(Optimizer):
         )
         if len(candidates):
             weigh = self._weigh(proposals.known, caution)
-            BatchChooser(self._climber, surrogates, proposals.known, weigh).fill(proposals, candidates)
+            BatchChooser(self._climber, surrogates, turn, weigh).fill(proposals, candidates, paused)
 
     def _weigh(self, known: int, caution: Caution) -> Callable[[Array, Array], Array]:
         """Returns what failures, run times and the user's beliefs add to the log improvement after `known` points."""
@@ -500,6 +567,8 @@ class BayesianOptimizer(Optimizer):
         first = int(np.searchsorted(rows, self.start_points))
         limits = [found for limit in self._limits if (found := limit.threshold(_CONDITIONED_EACH))]
         stopped, violations = table.stopped[rows], table.violations[rows]
+        if self.levels:
+            stopped = stopped | (table.levels[rows] < len(self.levels) - 1)
         return [Surrogate.of_data(one, limits, stopped, violations, first, reach, believed) for one in models]
 
     def _places(self, points: Iterable[Point]) -> Array:

@@ -53,6 +53,12 @@ class Basis:
         self._curved = np.flatnonzero(~np.isnan(means))
         self._means = means[self._curved]
 
+    def widened(self) -> Self:
+        """Returns the polynomials of these features and another one, on which they do not depend."""
+        means = np.full(self.size + 1, np.nan)
+        means[self._curved] = self._means
+        return type(self)(np.append(self._centres, 0.0), np.append(self._deviations, np.inf), means)
+
     def linear(self, features: Array) -> Array:
         """Returns the linear terms, shape (n, n_features); their squares sum to about 1."""
         return np.asarray((features - self._centres) / (self._deviations * math.sqrt(self.size)))
@@ -257,6 +263,10 @@ class Hyperparameters:
             return np.full(len(features), self.amplitude)
         return self.amplitude + trend_variance(self.basis, features, self.alone, self.together)
 
+    def share(self, features: Array, points: Array) -> Array | float:
+        """Returns factors of the smooth covariances of features and points; 1 without levels."""
+        return 1.0
+
     def trend_slopes(self, features: Array, points: Array, weights: Array) -> Array:
         """Returns the derivatives by the features of a weighted sum of the trend's covariances with some points.
 
@@ -352,7 +362,14 @@ def best_fit(
     return Fit(found, float(process.log_marginal_likelihood_value_))
 
 
-def _log_prior(theta: Array, scales: int) -> tuple[float, Array]:
+def starts_of(scales: int, *, trend: bool) -> list[Array]:
+    """Returns the starts of a fit: logarithms of amplitude, length scales, trend, and noise."""
+    more = [math.log(_ALONE_START), _TOGETHER_PRIOR[0]] if trend else []
+    return [np.array([0.0, *[math.log(size * math.sqrt(scales))] * scales, *more, math.log(1e-3)]) for size in _STARTS]
+
+
+def log_prior(theta: Array, scales: int) -> tuple[float, Array]:
+    """Returns the prior of these logarithms and its derivatives."""
     mean, deviation = _prior(scales, len(theta) > scales + 2)
     standard = (theta - mean) / deviation
     return -0.5 * float(standard @ standard), -standard / deviation
@@ -383,7 +400,7 @@ def _most_probable(
 
     def objective(theta: Array) -> tuple[float, Array]:
         value, gradient = negative_likelihood(theta)
-        prior, prior_gradient = _log_prior(theta, scales)
+        prior, prior_gradient = log_prior(theta, scales)
         return value - prior, gradient - prior_gradient
 
     starts = [] if near is None else [near]
@@ -566,8 +583,9 @@ class Posterior:
 
     def mean_slopes(self, features: Array) -> Array:
         """Returns the derivatives of `mean` by the features, shape (m, n_features)."""
-        [slopes] = self._slopes(features, self.weights[None, :])
-        slopes += self.fit.trend_slopes(features, self.points, self.weights)
+        weights = self.fit.share(features, self.points) * self.weights[None, :]
+        [slopes] = self._slopes(features, weights)
+        slopes += self.fit.trend_slopes(features, self.points, weights)
         return slopes if self.drift is None else slopes + self.drift.slopes(features)
 
     def assuming(self, features: Array) -> Self:
@@ -602,9 +620,11 @@ class Posterior:
         """Returns mean and variance, shape (m,), and their derivatives by the features, shape (m, n_features)."""
         half, mean, variance = self.halfway(features)
         back = solved(self.factor, half, transposed=True)
-        d_mean, d_variance = self._slopes(features, self.weights[None, :], -2.0 * back.T)
-        d_mean += self.fit.trend_slopes(features, self.points, self.weights)
-        d_variance += self.fit.prior_slopes(features) - 2.0 * self.fit.trend_slopes(features, self.points, back.T)
+        share = self.fit.share(features, self.points)
+        of_mean, of_variance = share * self.weights[None, :], -2.0 * share * back.T
+        d_mean, d_variance = self._slopes(features, of_mean, of_variance)
+        d_mean += self.fit.trend_slopes(features, self.points, of_mean)
+        d_variance += self.fit.prior_slopes(features) + self.fit.trend_slopes(features, self.points, of_variance)
         if self.drift is not None:
             d_mean += self.drift.slopes(features)
         return mean, variance, d_mean, d_variance

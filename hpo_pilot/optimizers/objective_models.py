@@ -14,6 +14,7 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 from hpo_pilot.optimizers.acquisition import Threshold
 from hpo_pilot.optimizers.base import Observation, array_stream
 from hpo_pilot.optimizers.gaussian_process import Basis, Fit, Hyperparameters, Posterior, best_fit
+from hpo_pilot.optimizers.level_process import LevelHyperparameters, best_level_fit
 from hpo_pilot.optimizers.phase import LEAST_VALUES
 from hpo_pilot.optimizers.training_data import PLAIN, FeatureMap, Rows, ScaledValues, Table, ToldTrials, scaled_values
 
@@ -503,7 +504,7 @@ class ValuesLearner:
             found = self._best_fit(cut, trend, _VALUES_FITTED, found)
         transfer = self.transfer
         if found is None:
-            wide = Hyperparameters.wide(self._features.size)
+            wide = self._wide()
             if transfer is None:
                 return ValuesModel(PLAIN, wide)
             return ValuesModel(PLAIN, transfer.expected_rest(wide), transfer.expected_weights())
@@ -515,6 +516,11 @@ class ValuesLearner:
 
     def _fitted_scales(self, cut: int, trend: bool) -> _ScaledFit | None:
         return self._best_fit(cut, trend, _SCALED, None)
+
+    def _wide(self) -> Hyperparameters:
+        if self._told.levels:
+            return LevelHyperparameters.wide_for(self._features.size, len(self._told.levels))
+        return Hyperparameters.wide(self._features.size)
 
     def _best_fit(self, cut: int, trend: bool, limit: int, start: _ScaledFit | None) -> _ScaledFit | None:
         """Returns the best fit to at most `limit` of the first `cut` trials: near `start` on its scale, or on any.
@@ -528,13 +534,18 @@ class ValuesLearner:
         found = scaled_values(table.values[rows, self._objective])
         if start is not None and start.scaled.name in found:
             found = {start.scaled.name: found[start.scaled.name]}
-        features = self._features.features(table.units[rows])
+        features = self._features.told(table, rows) if self._told.levels else self._features.features(table.units[rows])
         basis = self._features.basis if trend else None
         near = None if start is None else start.fit.found
         best: _ScaledFit | None = None
         for scaled in found.values():
             variances = self._variances(scaled, table, rows)
-            fit = best_fit(features, scaled.values, basis=basis, variances=variances, start=near)
+            if self._told.levels:
+                fit = best_level_fit(
+                    len(self._told.levels), features, scaled.values, basis=basis, variances=variances, start=near
+                )
+            else:
+                fit = best_fit(features, scaled.values, basis=basis, variances=variances, start=near)
             near = fit.found if near is None else near
             if best is None or fit.log_posterior + scaled.log_volume > best.evidence:
                 best = _ScaledFit(features, scaled, variances, basis, fit)

@@ -89,7 +89,14 @@ class Proposals:
             `ask`.
     """
 
-    def __init__(self, space: SearchSpace, wanted: int, told: Collection[str] | Keys, pending: Iterable[Point]) -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        wanted: int,
+        told: Collection[str] | Keys,
+        pending: Iterable[Point],
+        paused: Collection[str] = (),
+    ) -> None:
         """Starts empty.
 
         Args:
@@ -97,7 +104,9 @@ class Proposals:
             wanted: the number of points wanted.
             told: keys of the told points; not copied, so that an `ask` takes the same time after 10 and 10,000 trials.
             pending: the points that have no result yet.
+            paused: keys of told points that may be proposed again.
         """
+        self._paused = paused
         self.space = space
         self.points: list[Point] = []
         self._wanted = wanted
@@ -119,7 +128,8 @@ class Proposals:
         if self.missing <= 0:
             return False
         key = point_key(point)
-        if key in self._told or key in self._taken or not self.space.is_feasible(point):
+        is_told = key in self._told and key not in self._paused
+        if is_told or key in self._taken or not self.space.is_feasible(point):
             return False
         self._taken.add(key)
         self.points.append(point)

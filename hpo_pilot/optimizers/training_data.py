@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,6 +104,10 @@ class FeatureMap:
             else:
                 features[:, start] = chosen
         return features
+
+    def told(self, table: Table, rows: Rows) -> Array:
+        """Returns the features of rows of a table."""
+        return self.features(table.units[rows])
 
     @cached_property
     def bounds(self) -> Array:
@@ -263,6 +268,7 @@ class Table:
         stds: the standard errors of `values`, same shape; 0 where unknown.
         stopped: which values are only projected values of stopped trials, shape (n,).
         violations: the mean of `Observation.violation` over results with values, shape (n,); 0: within all limits.
+        levels: the index of the level of each row, shape (n,); a point has a row for each level.
     """
 
     units: Array
@@ -270,6 +276,7 @@ class Table:
     stds: Array
     stopped: Mask
     violations: Array
+    levels: Rows
 
     @property
     def failed(self) -> Mask:
@@ -288,7 +295,7 @@ class Table:
             return good
         values = self.values[good]
         merit = values[:, 0] if values.shape[1] == 1 else np.array(ranks(values))
-        ranked = good[np.lexsort((merit, self.violations[good]))]
+        ranked = good[np.lexsort((merit, self.violations[good], -self.levels[good]))]
         others = rng.choice(ranked[limit // 2 :], limit - limit // 2, replace=False)
         return np.sort(np.concatenate([ranked[: limit // 2], others]))
 
@@ -342,18 +349,24 @@ def penalties(values: Array, rows: Rows) -> Mask:
 class ToldTrials:
     """All told trials. Any earlier state can be restored, because fits use the first trials of the history."""
 
-    def __init__(self, dimensions: int, objectives: int = 1, *, may_be_penalties: bool = True) -> None:
+    def __init__(
+        self, dimensions: int, objectives: int = 1, *, may_be_penalties: bool = True, levels: Sequence[float] = ()
+    ) -> None:
         """Starts empty, for points with this number of dimensions and values.
 
         Args:
             dimensions: of the points.
             objectives: the number of values of a trial.
             may_be_penalties: whether values may be failures told as numbers; see `penalties`.
+            levels: the levels of trainings in ascending order; values at lower ones are moved to the range of those at
+                the highest one.
         """
+        self.levels = levels
+        self._levels: list[int] = []
         self._may_be_penalties = may_be_penalties
         self._dimensions = dimensions
         self._objectives = objectives
-        self._row_of: dict[str, int] = {}
+        self._row_of: dict[tuple[str, int], int] = {}
         self._rows: list[int] = []
         self._values: list[tuple[float, ...]] = []
         self._stds: list[tuple[float, ...]] = []
@@ -364,7 +377,7 @@ class ToldTrials:
     @property
     def keys(self) -> list[str]:
         """The keys of the distinct points, in the order of the rows of `table`."""
-        return list(self._row_of)
+        return [key for key, _ in self._row_of]
 
     def __len__(self) -> int:
         """Returns the number of trials, repetitions included."""
@@ -377,14 +390,21 @@ class ToldTrials:
         unit = observation.unit
         if unit is None or not all(-_REACH <= place <= 1.0 + _REACH for place in unit):
             return
-        row = self._row_of.setdefault(observation.key, len(self._units))
+        level = self.level_of(observation)
+        row = self._row_of.setdefault((observation.key, level), len(self._units))
         if row == len(self._units):
             self._units.append(unit)
+            self._levels.append(level)
         self._rows.append(row)
         self._values.append(observation.values or (math.nan,) * self._objectives)
         self._stds.append(observation.stds or (0.0,) * self._objectives)
         self._stopped.append(observation.stopped)
         self._violations.append(observation.violation)
+
+    def level_of(self, observation: Observation) -> int:
+        """Returns the index of the level of a trial: of the highest one up to its level."""
+        last = max(0, len(self.levels) - 1)
+        return last if observation.level is None else max(0, bisect_right(self.levels, observation.level) - 1)
 
     def failing(self, window: int) -> float:
         """Returns the share of failures among the last `window` trials; 0 where there are no trials."""
@@ -418,4 +438,39 @@ class ToldTrials:
         means[times == 0] = np.nan
         units = np.array(self._units[:count]).reshape(count, self._dimensions)
         violations = np.bincount(rows, np.array(self._violations[:length])[good], count) / np.maximum(times, 1)
-        return Table(units, means, errors, (full == 0) & (times > 0), violations)
+        levels = np.array(self._levels[:count], dtype=int)
+        if self.levels:
+            for each, error in zip(means.T, errors.T, strict=True):
+                _level_out(each, error, levels)
+        return Table(units, means, errors, (full == 0) & (times > 0), violations, levels)
+
+
+#: Fewer values of a level do not tell its range.
+_RANGE_NEEDS = 4
+
+
+def _level_out(means: Array, errors: Array, levels: Rows) -> None:
+    """Moves the values of all levels to the range of the highest level: equal medians, and equal good ends.
+
+    Args:
+        means: the values, shape (n,); NaN where all failed; changed.
+        errors: their standard errors, same shape; changed.
+        levels: the index of the level of each row, shape (n,).
+    """
+    found: list[tuple[Rows, float, float]] = []
+    for level in np.unique(levels):
+        rows = np.flatnonzero((levels == level) & ~np.isnan(means))
+        if not len(rows):
+            continue
+        middle, good = np.quantile(means[rows], [0.5, 0.1])
+        spread = float(middle - good)
+        if (len(rows) < _RANGE_NEEDS or not 0.0 < spread < math.inf) and found:
+            spread = found[-1][2]
+        found.append((rows, float(middle), spread))
+    if not found:
+        return
+    _, to_middle, to_spread = found[-1]
+    for rows, middle, spread in found[:-1]:
+        factor = to_spread / spread if spread > 0.0 and to_spread > 0.0 else 1.0
+        means[rows] = to_middle + (means[rows] - middle) * factor
+        errors[rows] *= factor

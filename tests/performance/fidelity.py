@@ -44,7 +44,7 @@ from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import Result
 from hpo_pilot.optimizers.early_stopping import Report, create_rule
 from hpo_pilot.optimizers.level_results import LevelResults
-from hpo_pilot.search import EarlyStopping, Point, SearchSpace
+from hpo_pilot.search import EarlyStopping, Point, SearchSpace, point_key
 from hpo_pilot.search.promotion import Promotion, first_points
 from tests.performance.learning_curves.curves import NAMES, Trainings, trainings
 from tests.performance.optimizers.store import runner_version
@@ -239,6 +239,32 @@ class Promoting(_WithOptimizer):
         chain = self.chains.get(job.trial, job.trial)
         self.promotion.tell(job.trial, job.end, result.values, chain)
         self.results.tell(chain, job.end, result)
+
+
+class Joint(_WithOptimizer):
+    """Our model over points and levels decides which point is trained to which level next."""
+
+    def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
+        super().__init__(optimizer, problem, workers, seed)
+        self.paused: dict[str, Job] = {}
+
+    def new_optimizer(self) -> Any:
+        trials = WORKERS[self.workers]
+        return create_optimizer(self.name, self.problem.space, seed=self.seed, trials=trials, levels=self.levels)
+
+    def jobs(self, free: int) -> Sequence[Job]:
+        made = []
+        for job in self.new(free, self.levels[0]):
+            if (before := self.paused.pop(point_key(job.point), None)) is not None:
+                job.begin, job.end = before.end, self.levels[self.levels.index(before.end) + 1]
+            made.append(job)
+        return made
+
+    def over(self, job: Job, step: int, value: float) -> None:
+        del self.running[job.trial]
+        self.optimizer.tell([Result(job.point, value if math.isfinite(value) else None, level=job.end)])
+        if math.isfinite(value) and step < self.problem.steps:
+            self.paused[point_key(job.point)] = job
 
 
 class Oracle(Full):
@@ -438,12 +464,13 @@ POLICIES: dict[str, Callable[[Trainings, int, int], Policy]] = {
     "fidelity, random": _with(Promoting, "random"),
     OURS: _with(Promoting, "auto plain"),
     "fidelity, run times, auto": _with(Promoting, "auto"),
+    "joint, auto": _with(Joint, "auto"),
     "optuna Hyperband + TPE": OptunaHyperband,
     "SMAC3 multi-fidelity": SmacMultiFidelity,
     "Syne Tune ASHA": _with(SyneTune, "ASHA"),
     "Syne Tune ASHACQR": _with(SyneTune, "ASHACQR"),
 }
-_PEERS = tuple(POLICIES)[7:]
+_PEERS = tuple(POLICIES)[8:]
 
 
 # Runs, and their table.

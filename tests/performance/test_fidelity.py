@@ -125,6 +125,19 @@ def test_the_oracle_trains_only_improvements_to_the_end(monkeypatch: pytest.Monk
     assert 1 < len(whole) < 15
 
 
+def test_the_joint_model_trains_each_point_from_level_to_level() -> None:
+    it = trainings("mfhartmann3")
+    joint = fidelity.Joint("auto", it, 8, 1)
+    over, done = joint.over, list[Job]()
+    joint.over = lambda job, *end: (done.append(job), over(job, *end))  # type: ignore[method-assign]
+    simulate(joint, 5 * 81)
+    by_point = dict[str, list[tuple[int, int]]]()
+    for job in done:
+        by_point.setdefault(str(job.point), []).append((job.begin, job.end))
+    assert all(steps == [(0, 3), (3, 9), (9, 27), (27, 81)][: len(steps)] for steps in by_point.values())
+    assert max(map(len, by_point.values())) == 4
+
+
 def test_a_stopped_training_frees_its_worker() -> None:
     policy = Given([Job(number, POINT, 0, 81) for number in range(3)], 1, stops_at=9)
     course = simulate(policy, 1e9)

@@ -11,7 +11,7 @@ from scipy.integrate import quad
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.acquisition import HypervolumeImprovement, Surrogate, log_h, open_boxes
-from hpo_pilot.optimizers.bayesian import BatchChooser, Candidates, Climber
+from hpo_pilot.optimizers.bayesian import BatchChooser, Candidates, Climber, Paused
 from hpo_pilot.optimizers.gaussian_process import Hyperparameters, Posterior
 from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.optimizers.training_data import FeatureMap
@@ -125,7 +125,7 @@ def test_the_lazy_choice_is_the_greedy_one() -> None:
         lambda units, _: np.zeros(len(units)),
     )
     batch._climber.climb = lambda *_: None  # type: ignore[method-assign]
-    batch.fill(proposals, candidates)
+    batch.fill(proposals, candidates, Paused([], units[:0], units[:0, 0]))
 
     known, believed, left = reached, posteriors, list(range(len(candidates)))
     for point in proposals.points:

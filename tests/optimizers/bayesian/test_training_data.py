@@ -177,8 +177,9 @@ def test_how_sure_the_values_are() -> None:
 
 
 def a_table(values: np.ndarray) -> Table:
-    shape = values.shape
-    return Table(np.zeros((shape[0], 1)), values, np.zeros(shape), np.zeros(shape[0], dtype=bool), np.zeros(shape[0]))
+    count = len(values)
+    stopped, violations, levels = np.zeros(count, dtype=bool), np.zeros(count), np.zeros(count, dtype=int)
+    return Table(np.zeros((count, 1)), values, np.zeros(values.shape), stopped, violations, levels)
 
 
 def test_the_better_half_and_others_at_random() -> None:

@@ -181,7 +181,7 @@ _AUTO: dict[str, Rule] = {
     "scale with tamed tails": Rule({"objective_models.scaled_values": _without_scale(training_data.TAMED)}),
     "nearly normal scale": Rule({"objective_models.scaled_values": _without_scale(training_data.NORMAL)}),
     "priors of the hyper-parameters": Rule(
-        {"gaussian_process._log_prior": lambda theta, scales: (0.0, np.zeros_like(theta))}
+        {"gaussian_process.log_prior": lambda theta, scales: (0.0, np.zeros_like(theta))}
     ),
     "second start of a fit": Rule({"gaussian_process._STARTS": (1.0,)}),
     "evenly distributed start": Rule({"bayesian.BayesianOptimizer._start": lambda self, proposals, count: None}),
