@@ -115,8 +115,8 @@ def _distances(points: Array, others: Array) -> Array:
 #: The ascent starts from this many candidates, at least this far apart in length scales.
 _STARTS, _APART = 4, 0.3
 
-#: Steps of the ascent.
-_STEPS = 15
+#: Steps of the ascent, at most, and the share of the value below which a step ends it.
+_STEPS, _ENOUGH = 15, 1e-3
 
 
 class Climber:
@@ -183,7 +183,12 @@ class Climber:
 
         bounds = np.broadcast_to(self.map.bounds, (*features.shape, 2))[free]
         found = minimize(
-            descent, features[free], jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+            descent,
+            features[free],
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": _STEPS, "ftol": _ENOUGH},
         )
         features[free] = found.x
         return self.map.moved(units, features)
@@ -391,8 +396,7 @@ class BayesianOptimizer(Optimizer):
 
         super().__init__(space, **options)
         self.start_points = self.settings.start_points or default_start_points(len(space.dimensions), self.trials)
-        self._at_levels = LevelFeatures(space, self.levels) if self.levels else None
-        self._features = self._at_levels or FeatureMap(space)
+        self._features = LevelFeatures(space, self.levels) if self.levels else FeatureMap(space)
         self._candidates = Candidates(space, self._features)
         self._climber = Climber(self._features, self._candidates.feasible)
         self._beliefs = Beliefs(space, self._features.cube)
@@ -476,15 +480,6 @@ class BayesianOptimizer(Optimizer):
         points, units, costs = zip(*found, strict=True) if found else ((), (), ())
         return Paused(points, np.array(units).reshape(len(found), len(self.space.dimensions)), np.array(costs))
 
-    def _pending(self, points: Sequence[Point]) -> Array:
-        """Returns the features of pending points, at the levels that they are trained to."""
-        places = self._places(points)
-        if self._at_levels is None:
-            return self._features.features(places)
-        known = (self._reached.get(point_key(p)) for p in points if unit_vector(self.space, p) is not None)
-        indices = [0 if seen is None else min(seen[1] + 1, len(self.levels) - 1) for seen in known]
-        return self._at_levels.at(places, np.array(indices, dtype=int))
-
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         paused = self._paused(pending)
         keys = {point_key(point) for point in paused.points}
@@ -530,7 +525,8 @@ class BayesianOptimizer(Optimizer):
         rng = array_stream(self.seed, "choose", turn)
         rows = table.most_telling(self._most_conditioned, rng)
         earlier_best = np.concatenate([self._places([]), *earlier])
-        out, data = self._pending([*pending, *proposals.points]), self._features.told(table, rows)
+        out = self._features.features(self._places([*pending, *proposals.points]))
+        data = self._features.told(table, rows)
         surrogates = self._surrogates(table, rows, data, out, self._features.features(earlier_best))
         caution = self._outcomes.caution(table, self._features.features(table.units), rng)
         best = np.concatenate([table.units[rows[surrogates[0].leaders]], earlier_best])
