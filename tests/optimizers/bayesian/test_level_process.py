@@ -156,11 +156,12 @@ def test_only_paused_points_are_proposed_again() -> None:
 
 
 def test_a_point_that_failed_does_not_go_on() -> None:
-    paused = an_optimizer(TOLD)
-    again = [point for point in paused.ask(12, []) if point_key(point) in {point_key(one.point) for one in TOLD}]
+    first = [one for one in TOLD if one.level == 1][:16]
+    optimizer, keys = an_optimizer(first), {point_key(one.point) for one in first}
+    again = [point for point in optimizer.ask(12, []) if point_key(point) in keys]
     assert again
-    paused.tell([Result(point, None, level=3) for point in again])
-    assert not {point_key(p) for p in paused.ask(12, [])} & set(map(point_key, again))
+    optimizer.tell([Result(point, None, level=3) for point in again])
+    assert not {point_key(p) for p in optimizer.ask(12, [])} & set(map(point_key, again))
 
 
 def test_when_all_points_are_known_the_paused_ones_are_left() -> None:
