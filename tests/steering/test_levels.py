@@ -132,7 +132,7 @@ def test_run_times_of_levels_are_told_and_after_a_restart_the_same_ones(steer, s
 
 
 def test_points_are_chosen_by_improvement_per_cost_on_request():
-    """Dear points take up to a thousand times as long; most are known at the lowest level only, whose jobs are shorter."""
+    """Run times differ by up to a thousand; most are known at the lowest level only, whose jobs are shorter."""
     space = {name: {"type": "real", "low": 0.0, "high": 1.0} for name in ("x", "size")}
     points = create_optimizer("random", SearchSpace.from_dict(space), seed=8).ask(24, [])
 
