@@ -170,6 +170,7 @@ class Watched:
 
     def drawn(self) -> None:
         """Waits for the figures, if there are some."""
+        self.page.wait_for_load_state("domcontentloaded")  # a page that a click opens has its address before its text
         if self.page.locator("[data-kind]").count():
             for section in self.page.locator("[data-kind]").all():
                 section.scroll_into_view_if_needed()
@@ -433,7 +434,7 @@ def test_searches_are_compared(sign_in):
         page.get_by_role("button", name="Compare").click()
         expect(page).to_have_url(re.compile(r"/compare\?search=calo-scan(-2)?&search=calo-scan(-2)?$"))
         watched.drawn()
-        assert page.locator("#kind-best .plot").count() == 3
+        expect(page.locator("#kind-best .plot")).to_have_count(3)
         plot = page.locator("#kind-best .plot").nth(1)
         click_mark(page, plot, plot.locator(".points path").last)
         expect(page).to_have_url(re.compile(r"/searches/calo-scan(-2)?/trials/\d+$"))
