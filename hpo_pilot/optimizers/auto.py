@@ -27,7 +27,6 @@ class AutoOptimizer(Optimizer):
     _PARTS = frozenset({"_model", "_evolution"})
     several_objectives = True
     uses_prior = True
-    uses_levels = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Makes the model; see `Optimizer`."""

@@ -9,7 +9,7 @@ import random
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -340,16 +340,18 @@ class Optimizer(ABC):
       (`hpo-pilot validate` refuses such a space, and names the constraints that exclude each other).
     - After 10,000 results, an optimizer learns only from the newest 5,000 and the best 1,000 of the others, until there
       are 10,000 again; so no `ask` costs more than with these. It never proposes a point that was told.
+    - With levels of training, each result has its level, and `auto` and `bayesian` may return told points that are
+      below the highest level: these should go on to their next level. Other optimizers take no notice of levels.
     - An optimizer is used by one thread at a time.
 
     Every constructor takes the space, the seed, the settings as in a search file, the number of trials that the search
-    may spend (the length of a schedule; None: unknown), the number of objectives, and the limits on measured figures.
+    may spend (the length of a schedule; None: unknown), the number of objectives, the limits on measured figures, and
+    the levels of training in ascending order.
 
     Attributes:
         several_objectives: whether the optimizer can search for a Pareto front.
         learns_from_earlier: whether `tell_earlier` has an effect.
         uses_prior: whether it uses the beliefs in `space.prior`.
-        uses_levels: whether it chooses which points go on to their next levels.
         history: the told results in their order, without forgotten ones.
         forgotten: the number of forgotten results.
         earlier: the results of earlier searches, by search.
@@ -360,7 +362,6 @@ class Optimizer(ABC):
     several_objectives: ClassVar[bool] = False
     learns_from_earlier: ClassVar[bool] = True
     uses_prior: ClassVar[bool] = False
-    uses_levels: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -619,6 +620,6 @@ class Optimizer(ABC):
         except InputError:
             return plain
 
-    def _collect(self, n: int, pending: Sequence[Point]) -> Proposals:
-        """Returns the collection for the points of one `_propose`."""
-        return Proposals(self.space, n, self._told_keys, pending)
+    def _collect(self, n: int, pending: Sequence[Point], paused: Collection[str] = ()) -> Proposals:
+        """Returns the collection for the points of one `_propose`; `paused`: keys of told points that may go on."""
+        return Proposals(self.space, n, self._told_keys, pending, paused)

@@ -225,11 +225,13 @@ class Paused:
     """Points that may go on to their next levels.
 
     Attributes:
+        keys: of the points.
         points: the points.
         units: their unit vectors, shape (n, n_dims).
         costs: what is left of a whole training, as a share of it, shape (n,).
     """
 
+    keys: Sequence[str]
     points: Sequence[Point]
     units: Array
     costs: Array
@@ -285,14 +287,8 @@ class BatchChooser:
             index = int(np.argmax(scores))
             if scores[index] == -np.inf:
                 return
-            if index >= new:
-                bonus[index] = -np.inf
-                if proposals.offer_point(paused.points[index - new]):
-                    self._turn += 1
-                    for surrogate in self._surrogates:
-                        surrogate.assume(features[index]) if climbs > 0 else surrogate.assume_candidate(index)
-                continue
-            if climbs > 0:
+            is_new = index < new
+            if is_new and climbs > 0:
                 climbs -= 1
                 starts = units[starts_apart(features[:new], scores[:new], chooses.scales)]
                 chosen = self._climber.climb(chooses, proposals, starts, self._weigh)
@@ -303,10 +299,11 @@ class BatchChooser:
                     continue
                 climbs = 0  # from now on, only candidates are believed
             bonus[index] = -np.inf
-            if proposals.offer(units[index].tolist()):
+            point = proposals.space.decode(units[index].tolist()) if is_new else paused.points[index - new]
+            if proposals.offer_point(point):
                 self._turn += 1
                 for surrogate in self._surrogates:
-                    surrogate.assume_candidate(index)
+                    surrogate.assume(features[index]) if climbs > 0 else surrogate.assume_candidate(index)
 
 
 #: Points on which a process is conditioned, at most, because the cost grows with the cube; fewer with several
@@ -371,11 +368,11 @@ class BayesianOptimizer(Optimizer):
     earlier searches are used first, with a weight that depends on how well they agree with the results of this search
     (`Transfer`).
 
-    With levels of training, the process is one over points and levels (`level_process`), and so a result at a low level
-    tells of the highest one. The improvement at the highest level is what counts, of paused points that may go on as of
-    new ones, per what is left of a whole training. (Expected improvement per cost; Swersky, Snoek, Adams 2014,
-    "Freeze-thaw Bayesian optimization", and Klein et al. 2020, "Model-based asynchronous hyperparameter and neural
-    architecture search", have such processes too.)
+    With levels of training, there is one process over points and levels (`level_process`). Points below the highest
+    level are paused and may go on. They and new points are compared by the expected improvement at the highest level,
+    divided by the part of a whole training that is left. (Swersky, Snoek, Adams 2014, "Freeze-thaw Bayesian
+    optimization", and Klein et al. 2020, "Model-based asynchronous hyperparameter and neural architecture search", use
+    such processes too.)
 
     Hyper-parameters are fitted on the first trials of the history; their number depends only on the length of the
     history (`refit_cut`), and so do the starts of a fit. So a rebuilt optimizer finds the same ones. No other state is
@@ -386,7 +383,6 @@ class BayesianOptimizer(Optimizer):
     settings: BayesianSettings
     several_objectives = True
     uses_prior = True
-    uses_levels = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
@@ -473,17 +469,16 @@ class BayesianOptimizer(Optimizer):
         """Returns the points that may go on."""
         out, top = {point_key(point) for point in pending}, len(self.levels) - 1
         found = [
-            (seen.point, seen.unit, 1.0 - self.levels[level] / self.levels[top])
+            (key, seen.point, seen.unit, 1.0 - self.levels[level] / self.levels[top])
             for key, (seen, level) in self._reached.items()
             if level < top and seen.values is not None and seen.is_within_bounds and key not in out
         ]
-        points, units, costs = zip(*found, strict=True) if found else ((), (), ())
-        return Paused(points, np.array(units).reshape(len(found), len(self.space.dimensions)), np.array(costs))
+        keys, points, units, costs = zip(*found, strict=True) if found else ((), (), (), ())
+        return Paused(keys, points, np.array(units).reshape(len(found), len(self.space.dimensions)), np.array(costs))
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         paused = self._paused(pending)
-        keys = {point_key(point) for point in paused.points}
-        proposals = Proposals(self.space, n, self._told_keys, pending, keys)
+        proposals = self._collect(n, pending, frozenset(paused.keys))
         with one_thread():
             table = self._told.table(len(self._told))
             good = len(table.good)
@@ -563,8 +558,7 @@ class BayesianOptimizer(Optimizer):
         first = int(np.searchsorted(rows, self.start_points))
         limits = [found for limit in self._limits if (found := limit.threshold(_CONDITIONED_EACH))]
         stopped, violations = table.stopped[rows], table.violations[rows]
-        if self.levels:
-            stopped = stopped | (table.levels[rows] < len(self.levels) - 1)
+        stopped = stopped | (table.levels[rows] < len(self.levels) - 1)
         return [Surrogate.of_data(one, limits, stopped, violations, first, reach, believed) for one in models]
 
     def _places(self, points: Iterable[Point]) -> Array:

@@ -394,8 +394,8 @@ def _most_probable(
 ) -> tuple[Array, float]:
     """Maximises likelihood times prior; scikit-learn's hook for an optimizer.
 
-    `initial` has the logarithms of the amplitude, the length scales (their number is `scales`), the variances of the
-    trend, and the noise. The search starts at `near`; if it is None, at `initial` with the length scales of `_STARTS`.
+    `initial`, of which only the length counts, has the logarithms of the amplitude, the length scales (their number is
+    `scales`), the variances of the trend, and the noise. The search starts at `near`; if it is None, at `starts_of`.
     """
 
     def objective(theta: Array) -> tuple[float, Array]:
@@ -403,10 +403,7 @@ def _most_probable(
         prior, prior_gradient = log_prior(theta, scales)
         return value - prior, gradient - prior_gradient
 
-    starts = [] if near is None else [near]
-    for scale in _STARTS if near is None else ():
-        starts.append(initial.copy())
-        starts[-1][1 : 1 + scales] = math.log(scale * math.sqrt(scales))
+    starts = starts_of(scales, trend=len(initial) > scales + 2) if near is None else [near]
     options = {"maxiter": _STEPS, "ftol": tolerance}
     best: tuple[Array, float] | None = None
     for start in starts:

@@ -23,11 +23,10 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
 from hpo_pilot.optimizers.gaussian_process import Basis, Fit, Hyperparameters, log_prior, starts_of, trend_parts
-from hpo_pilot.optimizers.training_data import FeatureMap, Table
+from hpo_pilot.optimizers.training_data import FeatureMap, Rows, Table
 from hpo_pilot.search import SearchSpace
 
 Array = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
 
 #: The prior variance of the offset of each level, of values with variance 1.
 _OFFSET = 4.0
@@ -97,17 +96,19 @@ class LevelHyperparameters(Hyperparameters):
         own: the covariances between levels of the points' own parts, shape (L, L).
     """
 
-    between: Array = field(default_factory=lambda: np.zeros(1))
+    between: Array = field(kw_only=True)
 
     @cached_property
     def shared(self) -> Array:
         """See above."""
-        return _covariances(self.between)[0]
+        sizes, correlations, _, _ = _parts(self.between)
+        return _covariance(sizes, correlations)
 
     @cached_property
     def own(self) -> Array:
         """See above."""
-        return self.amplitude * _covariances(self.between)[1]
+        _, _, sizes, correlations = _parts(self.between)
+        return self.amplitude * _covariance(sizes, correlations)
 
     def covariance(self, first: Array, second: Array) -> Array:
         """Returns the covariance of two sets of features, shape (n_first, n_second), without noise."""
@@ -129,9 +130,9 @@ class LevelHyperparameters(Hyperparameters):
     def prior_variance(self, features: Array) -> Array:
         """Returns the prior variance at features, shape (n,), at the highest level without the points' own part.
 
-        What no result tells of a point is chance: were it counted as a possible improvement, new points beside the best
-        one would always be as promising as any (a made-up problem whose levels mislead then ended at 0.15, 0.13, 0.10
-        instead of -0.12, -0.12; with whole trainings at -0.12, -0.15, -0.15).
+        The own part of a point without results is chance. If it counted as a possible improvement, new points beside
+        the best one would stay promising for ever: on a made-up problem whose levels mislead, two searches then ended
+        at 0.15 and 0.10, without it at -0.12 and -0.12, and with whole trainings at -0.12 and -0.15.
         """
         levels = features[:, -1].astype(int)
         smooth = np.diag(self.shared)[levels] * super().prior_variance(features)
@@ -160,20 +161,13 @@ def _parts(between: Array) -> tuple[Array, Array, Array, Array]:
     return sizes, shared, own, 1.0 / (1.0 + np.exp(-between[3 * steps + 1 :]))
 
 
-def _products(correlations: Array) -> Array:
-    """Returns the correlations between all levels from those between neighbours."""
-    count = len(correlations) + 1
-    result = np.eye(count)
-    for low in range(count):
-        for high in range(low + 1, count):
+def _covariance(sizes: Array, correlations: Array) -> Array:
+    """Returns the covariances between levels, from their deviations and the correlations between neighbours."""
+    result = np.eye(len(sizes))
+    for low in range(len(sizes)):
+        for high in range(low + 1, len(sizes)):
             result[low, high] = result[high, low] = np.prod(correlations[low:high])
-    return result
-
-
-def _covariances(between: Array) -> tuple[Array, Array]:
-    """Returns the covariances between levels of the smooth and the own part, in units of the smooth one's amplitude."""
-    sizes, shared, own, kept = _parts(between)
-    return np.outer(sizes, sizes) * _products(shared), np.outer(own, own) * _products(kept)
+    return np.asarray(np.outer(sizes, sizes) * result)
 
 
 def best_level_fit(
@@ -243,7 +237,8 @@ class _Likelihood:
         amplitude, *rest, noise = np.exp(theta[: self._base]).tolist()
         alone, together = rest[self._scales :] or (0.0, 0.0)
         scales = np.array([*rest[: self._scales], np.inf])
-        return LevelHyperparameters(amplitude, scales, noise, alone, together, self._basis, theta[self._base :])
+        between = theta[self._base :]
+        return LevelHyperparameters(amplitude, scales, noise, alone, together, self._basis, between=between)
 
     def negative(self, theta: Array) -> tuple[float, Array]:
         """Returns the negative logarithm and its derivatives."""
@@ -254,11 +249,10 @@ class _Likelihood:
         decay = amplitude * np.exp(-distance)
         near = (1.0 + distance + distance * distance / 3.0) * decay
         trend = [math.exp(one) * part for one, part in zip(base[1 + self._scales : -1], self._trend, strict=True)]
-        sizes, correlations, _, kept = _parts(between)
-        shared, of_points = _covariances(between)
-        share = shared[self._at][:, self._at]
+        sizes, correlations, own_sizes, kept = _parts(between)
+        share = _covariance(sizes, correlations)[self._at][:, self._at]
         smooth = share * sum(trend, start=near)
-        own = np.where(self._same, amplitude * of_points[self._at][:, self._at], 0.0)
+        own = np.where(self._same, amplitude * _covariance(own_sizes, kept)[self._at][:, self._at], 0.0)
         noisy = smooth + own + _OFFSET * self._equal
         noisy[np.diag_indices_from(noisy)] += noise + self._variances + _JITTER
         factor, failed = lapack.dpotrf(noisy, lower=1, clean=0)

@@ -376,9 +376,9 @@ class ValuesModel:
 class ValuesLearner:
     """Fits the models of one objective, with and without a trend; a fit uses the first trials (`refit_cut`).
 
-    The fit by which the scale is chosen starts anew, so that a rebuilt optimizer needs no earlier ones. Fits to the
-    other scales start at that to the first, and later fits at that to the chosen scale. With fits that end sooner, this
-    takes a fourth of the evaluations of the likelihood (`mixed7`, 8 x 12).
+    When the scale is chosen, the fit to the first scale uses the fixed starts, so that a rebuilt optimizer needs no
+    earlier fit. Fits to the other scales start from this fit, and later fits start from the fit to the chosen scale.
+    Together with fits that end sooner, this takes a fourth of the evaluations of the likelihood (`mixed7`, 8 x 12).
 
     Each has its most probable hyper-parameters only. A mixture over up to seven sets of them (Laplace's approximation,
     weighted by their probability) in the expected improvement took 1.8 times as long; the regret after 30 points, one

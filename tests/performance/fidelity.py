@@ -140,6 +140,8 @@ def simulate(policy: Policy, budget: float, until: float = -math.inf) -> Course:
 
 
 class _WithOptimizer(Policy):
+    tells_levels = False  #: whether the optimizer knows the levels
+
     def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
         super().__init__(problem, workers, seed)
         self.name = optimizer
@@ -149,7 +151,8 @@ class _WithOptimizer(Policy):
     def new_optimizer(self) -> Any:
         trials, (name, _, acquisition) = WORKERS[self.workers], self.name.partition(" ")
         settings = {"acquisition": acquisition} if acquisition else {}
-        return create_optimizer(name, self.problem.space, seed=self.seed, trials=trials, settings=settings)
+        space, seed, levels = self.problem.space, self.seed, self.levels if self.tells_levels else ()
+        return create_optimizer(name, space, seed=seed, trials=trials, settings=settings, levels=levels)
 
     def result(self, job: Job, step: int, value: float) -> Result:
         """With the seconds of the job, its start-up included."""
@@ -244,13 +247,11 @@ class Promoting(_WithOptimizer):
 class Joint(_WithOptimizer):
     """Our model over points and levels decides which point is trained to which level next."""
 
+    tells_levels = True
+
     def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
         super().__init__(optimizer, problem, workers, seed)
         self.paused: dict[str, Job] = {}
-
-    def new_optimizer(self) -> Any:
-        trials = WORKERS[self.workers]
-        return create_optimizer(self.name, self.problem.space, seed=self.seed, trials=trials, levels=self.levels)
 
     def jobs(self, free: int) -> Sequence[Job]:
         made = []
@@ -456,6 +457,13 @@ def _with(kind: Callable[..., Policy], name: str) -> Callable[[Trainings, int, i
 
 
 #: MOBSTER is no longer in Syne Tune (0.16); its ASHA with quantile regression (Salinas et al. 2023) takes part instead.
+_PEERS: dict[str, Callable[[Trainings, int, int], Policy]] = {
+    "optuna Hyperband + TPE": OptunaHyperband,
+    "SMAC3 multi-fidelity": SmacMultiFidelity,
+    "Syne Tune ASHA": _with(SyneTune, "ASHA"),
+    "Syne Tune ASHACQR": _with(SyneTune, "ASHACQR"),
+}
+
 POLICIES: dict[str, Callable[[Trainings, int, int], Policy]] = {
     "full, random": _with(Full, "random"),
     REFERENCE: _with(Full, "auto"),
@@ -465,12 +473,8 @@ POLICIES: dict[str, Callable[[Trainings, int, int], Policy]] = {
     OURS: _with(Promoting, "auto plain"),
     "fidelity, run times, auto": _with(Promoting, "auto"),
     "joint, auto": _with(Joint, "auto"),
-    "optuna Hyperband + TPE": OptunaHyperband,
-    "SMAC3 multi-fidelity": SmacMultiFidelity,
-    "Syne Tune ASHA": _with(SyneTune, "ASHA"),
-    "Syne Tune ASHACQR": _with(SyneTune, "ASHACQR"),
+    **_PEERS,
 }
-_PEERS = tuple(POLICIES)[8:]
 
 
 # Runs, and their table.

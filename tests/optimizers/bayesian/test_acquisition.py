@@ -125,7 +125,7 @@ def test_the_lazy_choice_is_the_greedy_one() -> None:
         lambda units, _: np.zeros(len(units)),
     )
     batch._climber.climb = lambda *_: None  # type: ignore[method-assign]
-    batch.fill(proposals, candidates, Paused([], units[:0], units[:0, 0]))
+    batch.fill(proposals, candidates, Paused([], [], units[:0], units[:0, 0]))
 
     known, believed, left = reached, posteriors, list(range(len(candidates)))
     for point in proposals.points:
