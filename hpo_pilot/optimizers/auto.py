@@ -27,6 +27,7 @@ class AutoOptimizer(Optimizer):
     _PARTS = frozenset({"_model", "_evolution"})
     several_objectives = True
     uses_prior = True
+    uses_levels = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Makes the model; see `Optimizer`."""
@@ -81,6 +82,9 @@ class AutoOptimizer(Optimizer):
         if len(points) < n and points:  # one part found fewer than it was asked for
             points += self._from(self._model, n - len(points), [*pending, *points])
         return points or self._model.ask(n, pending)  # raises the error that says why there is none
+
+    def _choose_paused(self, n: int, pending: list[Point]) -> list[Point]:
+        return self._model.go_on(n, pending)
 
     def _on_steps(self) -> bool:
         """Returns whether a quarter of the points share values with others; the worst may be a penalty or a bound."""

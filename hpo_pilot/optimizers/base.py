@@ -153,6 +153,7 @@ class Result:
         stopped: the trial was stopped early, and `values` are estimates of its final values.
         measured: other figures of the trial, by name.
         seconds: mean run time of its folds, each trained in whole; None: unknown, as of a training that was stopped.
+            Of a job that trained a part of the levels, in proportion.
         level: the level that it was trained to; None: the highest, or there are no levels.
     """
 
@@ -340,18 +341,19 @@ class Optimizer(ABC):
       (`hpo-pilot validate` refuses such a space, and names the constraints that exclude each other).
     - After 10,000 results, an optimizer learns only from the newest 5,000 and the best 1,000 of the others, until there
       are 10,000 again; so no `ask` costs more than with these. It never proposes a point that was told.
-    - With levels of training, each result has its level, and `auto` and `bayesian` may return told points that are
-      below the highest level: these should go on to their next level. Other optimizers take no notice of levels.
+    - With levels of training, each result has its level, and an optimizer that uses levels may also return told points
+      that are below the highest level: these should go on to their next level (`go_on` returns no others).
     - An optimizer is used by one thread at a time.
 
     Every constructor takes the space, the seed, the settings as in a search file, the number of trials that the search
-    may spend (the length of a schedule; None: unknown), the number of objectives, the limits on measured figures, and
-    the levels of training in ascending order.
+    may spend (the length of a schedule; None: unknown), the number of objectives, the limits on measured figures, and,
+    if it uses them, the levels of training in ascending order.
 
     Attributes:
         several_objectives: whether the optimizer can search for a Pareto front.
         learns_from_earlier: whether `tell_earlier` has an effect.
         uses_prior: whether it uses the beliefs in `space.prior`.
+        uses_levels: whether it learns from results at all levels and decides which points go on.
         history: the told results in their order, without forgotten ones.
         forgotten: the number of forgotten results.
         earlier: the results of earlier searches, by search.
@@ -362,6 +364,7 @@ class Optimizer(ABC):
     several_objectives: ClassVar[bool] = False
     learns_from_earlier: ClassVar[bool] = True
     uses_prior: ClassVar[bool] = False
+    uses_levels: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -429,11 +432,24 @@ class Optimizer(ABC):
         """
         if n < 1:
             raise ValueError(f"ask for 1 or more points, not {n}")
+        return self._asked_of(self._propose, n, pending)
+
+    def go_on(self, n: int, pending: Sequence[Mapping[str, Any]] | None = None) -> list[Point]:
+        """Returns up to `n` told points that should go on to their next levels, and no new ones; arguments as of `ask`.
+
+        None where the optimizer does not use levels, or no point is below the highest one.
+        """
+        return self._asked_of(self._choose_paused, n, pending)
+
+    def _asked_of(
+        self,
+        propose: Callable[[int, list[Point]], list[Point]],
+        n: int,
+        pending: Sequence[Mapping[str, Any]] | None,
+    ) -> list[Point]:
         out = self._asked if pending is None else {point_key(p): p for p in map(self._settle, pending)}
         self._catch_up()
-        points = self._propose(
-            n, [out[key] for key in sorted(out)]
-        )  # sorted, because the order of pending points must not matter
+        points = propose(n, [out[key] for key in sorted(out)])  # sorted: the order of pending points must not matter
         for point in points:
             self._asked[point_key(point)] = point
         return points
@@ -601,6 +617,10 @@ class Optimizer(ABC):
     @abstractmethod
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
         """Does the work of `ask`; the pending points are in canonical form and sorted."""
+
+    def _choose_paused(self, n: int, pending: list[Point]) -> list[Point]:
+        """Does the work of `go_on`; the pending points as of `_propose`."""
+        return []
 
     def _learn(self, observation: Observation) -> None:  # noqa: B027 - most have nothing to do here
         """Updates the state of optimizers that have one; called for each result of `history`."""

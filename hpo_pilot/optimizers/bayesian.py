@@ -270,8 +270,8 @@ class BatchChooser:
 
         Args:
             proposals: takes the points.
-            units: the candidates, snapped to values of the space, shape (m, n_dims); m above 0.
-            paused: points that may go on.
+            units: the candidates, snapped to values of the space, shape (m, n_dims).
+            paused: points that may go on; not none if there are no candidates.
         """
         new = len(units)
         units = np.concatenate([units, paused.units])
@@ -383,6 +383,7 @@ class BayesianOptimizer(Optimizer):
     settings: BayesianSettings
     several_objectives = True
     uses_prior = True
+    uses_levels = True
 
     def __init__(self, space: SearchSpace, **options: Any) -> None:
         """Lays out the features; see `Optimizer`."""
@@ -419,7 +420,7 @@ class BayesianOptimizer(Optimizer):
         ]
         self._outcomes = SuccessLearner(self._features, self._told, self.seed)
         self._limits = [LimitLearner(self._features, dimensions, index, self.seed) for index in range(len(self.limits))]
-        self._run_times = RunTimeLearner(self._features, dimensions, self.seed)
+        self._run_times = RunTimeLearner(self._features, dimensions, self.seed, self.levels)
 
     def tell_earlier(self, source: str, trials: Iterable[Told]) -> None:
         """See `Optimizer.tell_earlier`."""
@@ -495,6 +496,14 @@ class BayesianOptimizer(Optimizer):
         rng = stream(self.seed, "rest", proposals.known)
         return proposals.complete(rng, self._known_points(pending))
 
+    def _choose_paused(self, n: int, pending: list[Point]) -> list[Point]:
+        paused, table = self._paused(pending), self._told.table(len(self._told))
+        proposals = self._collect(n, pending, frozenset(paused.keys))
+        if paused.keys and len(table.good) >= LEAST_VALUES:
+            with one_thread():
+                self._choose(proposals, table, pending, [], paused, new=False)
+        return proposals.points
+
     def _start(self, proposals: Proposals, count: int) -> None:
         """Offers the next `count` points of the Sobol sequence."""
         from scipy.stats import qmc  # noqa: PLC0415 - see above
@@ -513,9 +522,16 @@ class BayesianOptimizer(Optimizer):
             proposals.offer(unit)
 
     def _choose(
-        self, proposals: Proposals, table: Table, pending: list[Point], earlier: Sequence[Array], paused: Paused
+        self,
+        proposals: Proposals,
+        table: Table,
+        pending: list[Point],
+        earlier: Sequence[Array],
+        paused: Paused,
+        *,
+        new: bool = True,
     ) -> None:
-        """Fills the batch with points that the models choose."""
+        """Fills the batch with points that the models choose; `new`: also with points that were not told."""
         turn = proposals.known + (len(self._told) if self.levels else 0)
         rng = array_stream(self.seed, "choose", turn)
         rows = table.most_telling(self._most_conditioned, rng)
@@ -529,10 +545,11 @@ class BayesianOptimizer(Optimizer):
         if self.space.constraints:
             recent = [observation.point for observation in self.history[-64:]]
             feasible = list(placed(self.space, [*proposals.points, *pending, *recent]))
-        candidates = self._candidates.draw(
-            proposals.missing, best, feasible, rng, stream(self.seed, "feasible", proposals.known)
-        )
-        if len(candidates):
+        candidates = self._places([])
+        if new:
+            again = stream(self.seed, "feasible", proposals.known)
+            candidates = self._candidates.draw(proposals.missing, best, feasible, rng, again)
+        if len(candidates) or paused.keys:
             weigh = self._weigh(proposals.known, caution)
             BatchChooser(self._climber, surrogates, turn, weigh).fill(proposals, candidates, paused)
 

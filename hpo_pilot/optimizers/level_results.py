@@ -24,30 +24,27 @@ class LevelResults:
     moved towards the median of the highest level, the more the fewer points have reached both levels and the less their
     ranks agree. Otherwise the optimizer settles where trainings begin well.
 
-    Its run time is that of a whole training. A unit may take other times at other levels, because jobs take time to
-    start, and dear points may be promoted more often than cheap ones. So the time for a unit at the point's highest
-    level is multiplied, level by level, by the median ratio of these times of points that reached both levels.
+    Its run time is that of a whole training. Jobs of lower levels take more seconds for what they train, because jobs
+    take time to start, and dear points may be promoted more often than cheap ones. So the run time at the point's
+    highest level is multiplied, level by level, by the median ratio of those of points that reached both levels.
     """
 
     def __init__(self) -> None:
         """Starts without results."""
         self._points: dict[Hashable, dict[float, Result]] = {}
-        self._unit_seconds: dict[Hashable, dict[float, float]] = {}  # by point and level; where they are known
+        self.told: list[Result] = []
+        """The results as they were told."""
 
-    def tell(self, chain: Hashable, level: float, result: Result, *, from_start: bool = False) -> None:
+    def tell(self, chain: Hashable, level: float, result: Result) -> None:
         """Takes a result; those of a point from level to level.
 
         Args:
             chain: identifies the point.
             level: the level.
-            result: the result at this level, with the run time of its own job; without values if the training failed.
-            from_start: whether its job trained from the start instead of from the level below.
+            result: the result at this level; without values if the training failed.
         """
-        told = self._points.setdefault(chain, {})
-        told[level] = result
-        if result.values and result.seconds:
-            before = 0.0 if from_start else max((each for each in told if each < level), default=0.0)
-            self._unit_seconds.setdefault(chain, {})[level] = result.seconds / (level - before)
+        self._points.setdefault(chain, {})[level] = result
+        self.told.append(result)
 
     def results(self) -> list[Result]:
         """Returns one result for each point, in the order of their first results."""
@@ -70,15 +67,20 @@ class LevelResults:
         return found
 
     def _whole_seconds(self) -> dict[Hashable, float]:
-        """Returns the run time of a whole training, to the highest level reached, of the points where it is known."""
-        levels = sorted({level for known in self._unit_seconds.values() for level in known}, reverse=True)
-        units = {level: level for level in levels[:1]}  # by level: what multiplies the seconds of a unit
+        """Returns the run time of a whole training of the points where it is known."""
+        known = {
+            chain: seconds
+            for chain, told in self._points.items()
+            if (seconds := {level: one.seconds for level, one in told.items() if one.values and one.seconds})
+        }
+        levels = sorted({level for seconds in known.values() for level in seconds}, reverse=True)
+        factors = dict.fromkeys(levels[:1], 1.0)
         for above, level in itertools.pairwise(levels):
-            both = [known for known in self._unit_seconds.values() if level in known and above in known]
-            ratios = [known[above] / known[level] for known in both]
-            units[level] = units[above] * (statistics.median(ratios) if ratios else 1.0)
-        highest = ((chain, max(known.items())) for chain, known in self._unit_seconds.items())
-        return {chain: each * units[level] for chain, (level, each) in highest}
+            both = [seconds for seconds in known.values() if level in seconds and above in seconds]
+            ratios = [seconds[above] / seconds[level] for seconds in both]
+            factors[level] = factors[above] * (statistics.median(ratios) if ratios else 1.0)
+        highest = ((chain, max(seconds.items())) for chain, seconds in known.items())
+        return {chain: seconds * factors[level] for chain, (level, seconds) in highest}
 
     def _projections(self, level: float, above: float) -> list[Projection]:
         """Returns the projections from a level to the next by the points with both, one for each objective."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -60,10 +61,14 @@ class RunTimeModel:
 class RunTimeLearner:
     """Fits the model of run times; each fit uses the first trials of the history (`refit_cut`)."""
 
-    def __init__(self, features: FeatureMap, dimensions: int, seed: int) -> None:
-        """Uses the features of points with this number of dimensions, and the seed of the optimizer."""
+    def __init__(self, features: FeatureMap, dimensions: int, seed: int, levels: Sequence[float] = ()) -> None:
+        """Uses the features of points with this number of dimensions, and the seed and levels of the optimizer.
+
+        Jobs of lower levels take more seconds for what they train, because jobs take time to start. So run times of all
+        levels are moved to the range of those at the highest one, and their features have the level.
+        """
         self._features, self._seed = features, seed
-        self._told = ToldTrials(dimensions, may_be_penalties=False)
+        self._told = ToldTrials(dimensions, may_be_penalties=False, levels=levels)
         self._fit = lru_cache(maxsize=1)(self._fitted)
 
     def add(self, observation: Observation) -> None:
@@ -93,7 +98,7 @@ class RunTimeLearner:
         """Returns features and logarithms of run times of the first `count` trials."""
         table = self._told.table(count)
         rows = table.most_telling(_USED, array_stream(self._seed, "run times", purpose, count))
-        return self._features.features(table.units[rows]), table.values[rows, 0]
+        return self._features.told(table, rows), table.values[rows, 0]
 
 
 def _is_enough(logs: Array) -> bool:

@@ -59,8 +59,13 @@ def planned_counts(points: int, levels: int, eta: int, first: int) -> list[int]:
     """Returns the expected number of trials at each level, if the levels' ranks agree: at least one to the end."""
     counts = [points]
     for _ in range(levels - 1):
-        counts.append(max(1, first, counts[-1] // eta))
+        counts.append(max(1, _going_on(counts[-1], eta, first)))
     return counts
+
+
+def _going_on(points: int, eta: int, first: int) -> int:
+    """Returns how many points of a level go on if they come in random order: the first, and 1/eta of the others."""
+    return min(points, first) + max(0, points - first) // eta
 
 
 @lru_cache(maxsize=256)
@@ -71,7 +76,7 @@ def counts_within(points: int, levels: tuple[float, ...], eta: int, first: int, 
     def due_of(points: int) -> list[int]:
         counts = [points]
         for _ in levels[1:]:
-            counts.append(max(counts[-1] // eta, min(counts[-1], first)))
+            counts.append(_going_on(counts[-1], eta, first))
         return counts
 
     # As many points as can be trained with all that they lead to, then one trial after another.
@@ -79,7 +84,7 @@ def counts_within(points: int, levels: tuple[float, ...], eta: int, first: int, 
     counts = due_of(whole)
     left -= level_sum(counts, levels)
     while True:
-        quotas = [max(below // eta, min(below, first)) for below in counts]
+        quotas = [_going_on(below, eta, first) for below in counts]
         due = (at for at in range(len(levels) - 1, 0, -1) if quotas[at - 1] > counts[at] and parts[at] <= left)
         at = next(due, 0)
         if at == 0 and (counts[0] == points or parts[0] > left):
@@ -176,6 +181,17 @@ class Promotion:
     def go_on(self, number: int) -> None:
         """Takes a promotion: another trial goes on from this one."""
         self._went_on.add(number)
+
+    def has_gone_on(self, number: int) -> bool:
+        """Returns whether another trial goes on from this one."""
+        return number in self._went_on
+
+    @property
+    def levels_agree(self) -> bool:
+        """Whether the ranks at every level are known to agree with those at the last one."""
+        return all(
+            len(self._pairs[level]) >= LEAST_PAIRS and level not in self._misleading for level in self._levels[:-1]
+        )
 
     def due(self) -> Iterable[tuple[int, float]]:
         """Yields the trials that should go on, each with its next level: the highest levels first, then the best."""

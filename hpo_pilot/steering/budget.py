@@ -223,9 +223,10 @@ def _final_state(search: Search, progress: SearchProgress, told: int, *, exhaust
         where = "grid" if search.optimizer.name == "grid" else "space"
         return SearchState.DONE, f"every point of the {where} was tried: {told} trial{'s' * (told != 1)}"
     limits = [f"budget.{limit}" for limit in _LIMITS if getattr(search.budget, limit) is not None]
-    if limits and (tried := progress.counted) < search.budget.trials:
+    if (limits or search.fidelity) and (tried := progress.counted) < search.budget.trials:
+        what = " or ".join(limits) or f"what is planned for {search.budget.trials} points"
         kind = "point" if search.fidelity else "trial"
-        return SearchState.DONE, f"{' or '.join(limits)} was spent after {tried} {kind}{'s' * (tried != 1)}"
+        return SearchState.DONE, f"{what} was spent after {tried} {kind}{'s' * (tried != 1)}"
     return SearchState.DONE, ""
 
 

@@ -27,14 +27,15 @@ from hpo_pilot.panda.workflow_manager import UnknownTaskError, WorkflowManager
 from hpo_pilot.search import Generation, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.earlier_results import EarlierResults
 from hpo_pilot.search.progress import ProgressTracker, SearchProgress
-from hpo_pilot.search.promotion import Promotion, first_of_chain, first_points, trained
-from hpo_pilot.search.ranking import costs, figures_of_merit
+from hpo_pilot.search.promotion import first_of_chain, trained
+from hpo_pilot.search.ranking import costs
 from hpo_pilot.search.trials import Spent
 from hpo_pilot.steering import metrics
 from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspent
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import ASK_SECONDS
+from hpo_pilot.steering.promotions import ROUNDING, Promotions, Step
 from hpo_pilot.steering.recommendation import confirmation_runs, modelled_trials, optimizer_of, told_result
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
@@ -42,9 +43,6 @@ from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SearchState, St
 from hpo_pilot.store.progress import stored_progress
 from hpo_pilot.store.queries import fold_seconds, levels_trained, spent
 from hpo_pilot.store.steering_store import NumberedTrials
-
-#: Sums of fractional levels differ in the last digits from what they should be.
-_ROUNDING = 1e-9
 
 #: The largest number of points in one ask. A wider search asks several times in a row.
 _ASK_LIMIT = 500
@@ -79,12 +77,12 @@ class SearchSteering:
         self._manager = manager
         self._trials = NumberedTrials(store, record.id)
         levels_of = search.levels
-        self._promotion: Promotion | None = None
-        if levels_of is not None:
-            first = first_points(search.budget.trials, levels_of.high, search.budget.fidelity)
-            self._promotion = Promotion(levels_of.values, levels_of.eta, first)
         self._stopper = TrialStopper(record, store, manager, self._trials)
         self._spent = Spending(record, store)
+        self._promotions: Promotions | None = None
+        if levels_of is not None:
+            self._promotions = Promotions(search, levels_of, self._spent, self._trials)
+        self._useless: int | None = None  # the number of results when the optimizer last proposed nothing affordable
         told = store.last_told(record.id)
         self._progress = self._replayed(told)
         progress = self._progress.progress
@@ -139,7 +137,7 @@ class SearchSteering:
         """
         number, engine, chains = self.record.id, self._store.engine, dict[int, int]()
         stored = stored_progress(engine, number)
-        alone = self._promotion is None and not self._stopper.is_on and len(self._search.objectives) == 1
+        alone = self._promotions is None and not self._stopper.is_on and len(self._search.objectives) == 1
         if alone and stored is not None and self._may_go_on_from(stored, last):
             places = range(max(1, last + 1 - self._search.budget.failures), last + 1)
             for result in itertools.chain.from_iterable(self._store.results(number, places, points=False)):
@@ -158,7 +156,8 @@ class SearchSteering:
             for trial in itertools.chain.from_iterable(
                 self._store.results(number, range(1, last + 1), points=False, folds=self._stopper.is_on)
             ):
-                self._promote(trial, _first_of(chains, trial))
+                if self._promotions is not None:
+                    self._promotions.tell(trial, _first_of(chains, trial))
                 self._stopper.told(trial)
                 self._spent.told(trial)
                 yield trial
@@ -172,9 +171,9 @@ class SearchSteering:
             confirmed=confirmed,
         )
         self._stopper.note_judged()
-        if self._promotion is not None:
+        if self._promotions is not None:
             for trial in self._store.went_on(number):
-                self._promotion.go_on(trial)
+                self._promotions.go_on(trial)
         if stored is None or not stored.agrees(tracker.progress):
             text = None if stored is None else "its row of progress did not agree with its trials and was corrected"
             if text is not None:
@@ -234,7 +233,7 @@ class SearchSteering:
             self._send(task)
         if self.state is SearchState.RUNNING:
             points = self._proposer.take()
-            self._register([] if self._spent.time_is_up(self.record.clock) else points[: self._allowance.trials])
+            self._proposed([] if self._spent.time_is_up(self.record.clock) else points[: self._allowance.trials])
             self._refill()
             self._end_if_done()
         else:
@@ -403,14 +402,9 @@ class SearchSteering:
         """Passes a result to optimizer, promotion and budget, in the order of results; `seconds`: of a fold."""
         chain = first_of_chain(self._trials, trial)
         self._proposer.tell(trial, chain, seconds)
-        self._promote(trial, chain)
+        if self._promotions is not None:
+            self._promotions.tell(trial, chain)
         self._spent.told(trial)
-
-    def _promote(self, trial: Trial, chain: int) -> None:
-        """Passes a result to the promotion; `chain`: number of the first trial of its point."""
-        if self._promotion is not None and trial.level is not None:
-            figures = figures_of_merit(self._search, trial)
-            self._promotion.tell(trial.number, trial.level, figures and costs(self._search.objectives, figures), chain)
 
     # --- ask and submit ---
 
@@ -421,9 +415,9 @@ class SearchSteering:
             return
         promoted = self._promoted()
         count = max(self._wanted(), len(promoted))
-        left = max(min(self._trials_left, self._allowance.trials), len(promoted))
+        left = max(min(self._left(), self._allowance.trials), len(promoted))
         polite = max(self._manager.policy.refill, self._lookahead.batch)
-        is_due = self._refill_rule.is_due(count, min(left, self._affordable()), polite)  # `count` is not above it
+        is_due = self._refill_rule.is_due(count, left, polite)  # `count` is not above it
         if count <= 0 or (self._ledger.open and not is_due):  # with nothing open, no more slots become free
             return
         if promoted:
@@ -431,36 +425,55 @@ class SearchSteering:
             if (count := self._wanted()) <= 0:
                 return
         count = min(count, self._tasks.trials_per_task)
+        new = max(0, min(count, self._trials_left))
         out = {number: one.trial for number, one in sorted(self._ledger.open.items()) if one.trial.confirms is None}
         pending = tuple(out)
-        requests = self._requests.next(count, self._fitting())
-        asked = None if requests or self._starts else count
+        requests = self._requests.next(new, self._fitting())
+        starts = self._starts[:new]
+        asked = None if requests or starts else count
         told, budget = self._ledger.told, self._search.budget.trials
         self._next = Generation(self._next.number, told, pending, (), asked, budget)
         if requests:
             self._register([request.point for request in requests], requests=requests)
-        elif self._starts:
-            self._register(self._starts[:count])
+        elif starts:
+            self._register(starts)
         elif not self._proposer.exhausted:
-            # The optimizer knows the points that go on by their results of lower levels.
-            self._proposer.start(count, [trial.point for trial in out.values() if trial.continues is None])
+            steps = self._by_optimizer
+            # Else it knows the points that go on by their results of lower levels.
+            points = [trial.point for trial in out.values() if trial.continues is None or steps]
+            self._proposer.start(count, points, steps=steps, new=new > 0)
+
+    def _proposed(self, points: list[Point]) -> None:
+        """Submits what the optimizer proposed: new points and, if it decided that, points that go on."""
+        if self._promotions is None or not self._proposer.chose_steps or not points:
+            self._register(points)
+            return
+        chosen = self._promotions.affordable(points, self._store.trials_at(self.record.id, points), self._trials_left)
+        self._useless = None if chosen else self._ledger.told
+        self._register([point for point, _ in chosen], continues=[step for _, step in chosen])
+
+    @property
+    def _by_optimizer(self) -> bool:
+        return self._promotions is not None and self._promotions.by_optimizer
 
     def _wanted(self) -> int:
-        """Returns the number of new points that may be submitted now."""
-        if self._proposer.exhausted and not self._requests.number(self._fitting()):
-            return 0
-        return min(self._room(), self._trials_left, self._affordable())
+        """Returns the number of points that may be submitted now, without those that the promotion chooses."""
+        return min(self._room(), self._left())
 
-    def _affordable(self) -> int:
-        """Returns the number of new points that one ask may bring, and the levels of the budget allow."""
-        if self._search.levels is None:
-            return _ASK_LIMIT
-        return math.floor(min(self._spent.levels_left / self._search.levels.low + _ROUNDING, _ASK_LIMIT))
+    def _left(self) -> int:
+        """Returns the number of points that one ask may bring, and the budget allows; the rest as of `_wanted`."""
+        requested, levels = self._requests.number(self._fitting()), self._search.levels
+        if not requested and (self._proposer.exhausted or self._useless == self._ledger.told):
+            return 0
+        left, trained = min(self._trials_left, _ASK_LIMIT), self._spent.levels_left
+        if self._promotions is not None and self._promotions.by_optimizer and not requested:
+            left, trained = _ASK_LIMIT, self._promotions.levels_left  # points that were counted may go on
+        return left if levels is None else math.floor(min(trained / levels.low + ROUNDING, left))
 
     @property
     def _trials_left(self) -> int:
         """Number of trials that the budget still allows, and of requested ones that it does not count."""
-        if self._promotion is None:
+        if self._promotions is None:
             return self._spent.trials_left
         fits, trials = self._fitting(), self._trials
         later = self._requests.number(lambda one: _continues(one, trials) and fits(one))
@@ -468,7 +481,7 @@ class SearchSteering:
 
     def _fitting(self) -> Callable[[PointRequest], bool]:
         """Returns a function of requests, in their order: whether `budget.fidelity` allows one after those before."""
-        left = self._spent.levels_left * (1 + _ROUNDING)
+        left = self._spent.levels_left * (1 + ROUNDING)
 
         def fits(request: PointRequest) -> bool:
             nonlocal left
@@ -490,24 +503,10 @@ class SearchSteering:
         room = self._search.budget.parallel + self._lookahead.waiting - len(self._ledger.open)
         return min(room, self._allowance.trials, _ASK_LIMIT)
 
-    def _promoted(self, *, last: bool = False) -> list[tuple[Trial, float]]:
-        """Returns the trials that should go on now, each with its next level.
-
-        Args:
-            last: nothing else is left to do; one point is trained to the last level, if no other was.
-        """
-        found: list[tuple[Trial, float]] = []
-        if self._promotion is None or (room := min(self._room(), self._tasks.trials_per_task)) <= 0:
-            return found
-        left = self._spent.levels_left
-        due = list(filter(None, [self._promotion.last()] if last else self._promotion.due()))
-        self._trials.fetch([number for number, _ in due])
-        for number, level in due:
-            before = self._trials[number]
-            if (cost := level - (before.level or 0)) <= left * (1 + _ROUNDING) and len(found) < room:
-                found.append((before, level))
-                left -= cost
-        return found
+    def _promoted(self, *, last: bool = False) -> list[Step]:
+        """Returns the trials that should go on now without being proposed; `last`: as of `Promotions.due`."""
+        room = min(self._room(), self._tasks.trials_per_task)
+        return [] if self._promotions is None else self._promotions.due(room, last=last)
 
     def waiting_points(self) -> set[int]:
         """Returns the points whose checkpoints are kept when the search is done, by the numbers of their first trials.
@@ -515,12 +514,12 @@ class SearchSteering:
         These points go on first if more budget or a higher level is added. So do those whose next level did not come to
         its end.
         """
-        waiting = [] if self._promotion is None else list(self._promotion.waiting())
+        waiting = [] if self._promotions is None else list(self._promotions.waiting())
         waiting += [number for number in self._ledger.open if self._trials[number].continues is not None]
         self._trials.fetch(waiting)
         return {first_of_chain(self._trials, self._trials[number]) for number in waiting}
 
-    def _go_on(self, promoted: list[tuple[Trial, float]]) -> None:
+    def _go_on(self, promoted: list[Step]) -> None:
         """Submits trials that go on from others to their next levels."""
         self._next = Generation(self._next.number, self._ledger.told, tuple(sorted(self._ledger.open)), ())
         self._register([trial.point for trial, _ in promoted], continues=promoted)
@@ -537,7 +536,7 @@ class SearchSteering:
         points: list[Point],
         confirms: list[Trial] | None = None,
         requests: list[PointRequest] | None = None,
-        continues: list[tuple[Trial, float]] | None = None,
+        continues: Sequence[Step | None] | None = None,
     ) -> None:
         """Commits a new generation and submits it as one task.
 
@@ -545,7 +544,7 @@ class SearchSteering:
             points: the points. Only the first of them become trials if one task cannot carry all.
             confirms: for confirmation runs, the confirmed trial for each point.
             requests: for points that users asked for, the request for each point.
-            continues: for promotions, the trial that each goes on from, and its level.
+            continues: for points that go on, the trial that each goes on from, and its level; None: it is a new point.
         """
         if not points:
             return
@@ -576,8 +575,8 @@ class SearchSteering:
             self._ledger.add(OpenTrial(trial))
             self._spent.trials += trial.counts
             self._spent.levels += trained(self._trials, trial) if trial.trains_point else 0
-            if self._promotion is not None and trial.continues is not None:
-                self._promotion.go_on(trial.continues)
+            if self._promotions is not None and trial.continues is not None:
+                self._promotions.go_on(trial.continues)
         registered = {point_key(trial.point) for trial in trials}
         self._starts = [point for point in self._starts if point_key(point) not in registered]
         self._requests.sent(fulfilled)
@@ -596,8 +595,8 @@ class SearchSteering:
             return
         if self._confirm():
             return
-        progress, told = self._progress.progress, self._ledger.told
-        exhausted, waiting = self._proposer.exhausted, len(self._requests)
+        progress, told, waiting = self._progress.progress, self._ledger.told, len(self._requests)
+        exhausted = self._proposer.exhausted and not (self._by_optimizer and self._trials_left <= 0)
         state, message = final_state(self._search, progress, told, exhausted=exhausted, waiting=waiting)
         self._set_state(state, message, only_from=(SearchState.RUNNING,) if state is SearchState.DONE else ())
 
@@ -675,7 +674,9 @@ class Proposer:
         self._levels = LevelResults() if search.levels is not None else None  # only `_ask` uses it
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
-        """True once the optimizer has no point left."""
+        """True once the optimizer has no point left, with levels before the next result."""
+        self.chose_steps = False
+        """Whether the last ask was also for points that go on to their next levels."""
 
     def tell(self, trial: Trial, chain: int | None = None, seconds: float | None = None) -> None:
         """Takes a trial that is over, in the order of results. The optimizer learns it with the next ask.
@@ -686,10 +687,11 @@ class Proposer:
             seconds: its `Trial.fold_seconds`.
         """
         self._untold.append((trial, chain or trial.number, seconds))
+        self.exhausted = self.exhausted and trial.level is None  # its point may go on
 
     @cached_property
     def _optimizer(self) -> Optimizer:
-        """The optimizer, made in the executor: its libraries take a second to load."""
+        """The optimizer of a search without levels, made in the executor: its libraries take a second to load."""
         return optimizer_of(self._search, self._earlier)
 
     @property
@@ -697,10 +699,17 @@ class Proposer:
         """Whether an ask was started and `take` has not returned its points yet."""
         return self._asking is not None
 
-    def start(self, count: int, pending: Sequence[Point]) -> None:
-        """Starts an ask for `count` points; `pending`: the points of open trials."""
-        untold, self._untold = self._untold, []
-        self._asking = self._executor.submit(self._ask, untold, count, list(pending))
+    def start(self, count: int, pending: Sequence[Point], *, steps: bool = False, new: bool = True) -> None:
+        """Starts an ask.
+
+        Args:
+            count: the number of points.
+            pending: the points of open trials.
+            steps: whether points are wanted that go on to their next levels.
+            new: whether new points are wanted.
+        """
+        untold, self._untold, self.chose_steps = self._untold, [], steps
+        self._asking = self._executor.submit(self._ask, untold, count, list(pending), steps, new)
         self._asking.add_done_callback(lambda _: self._wake())
 
     def take(self) -> list[Point]:
@@ -709,26 +718,33 @@ class Proposer:
             return []
         asking, self._asking = self._asking, None
         try:
-            return asking.result()
+            points = asking.result()
         except ExhaustedError:
-            self.exhausted = True
-            return []
+            points = list[Point]()
+        self.exhausted = not points
+        return points
 
-    def _ask(self, untold: list[tuple[Trial, int, float | None]], count: int, pending: list[Point]) -> list[Point]:
+    def _ask(
+        self,
+        untold: list[tuple[Trial, int, float | None]],
+        count: int,
+        pending: list[Point],
+        steps: bool,
+        new: bool,
+    ) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():
             stored, self._stored = self._stored, None
             if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
                 for trial, chain, seconds in itertools.chain(stored.with_chains() if stored else (), untold):
-                    result = told_result(self._search, trial, seconds)
-                    self._levels.tell(chain, trial.level or 0, result, from_start=trial.from_start)
-                self.__dict__.pop("_optimizer", None)
-                results = self._levels.results()
-                self._optimizer.tell_stored(results, lambda places: [results[place] for place in places])
-            else:
-                if stored is not None:
-                    self._optimizer.tell_stored(stored.brief(), stored.whole)
-                self._optimizer.tell(told_result(self._search, trial, seconds) for trial, _, seconds in untold)
+                    self._levels.tell(chain, trial.level or 0, told_result(self._search, trial, seconds))
+                optimizer = optimizer_of(self._search, self._earlier, uses_levels=steps)
+                results = self._levels.told if steps else self._levels.results()
+                optimizer.tell_stored(results, lambda places: [results[place] for place in places])
+                return optimizer.ask(count, pending) if new else optimizer.go_on(count, pending)
+            if stored is not None:
+                self._optimizer.tell_stored(stored.brief(), stored.whole)
+            self._optimizer.tell(told_result(self._search, trial, seconds) for trial, _, seconds in untold)
             return self._optimizer.ask(count, pending)
 
 

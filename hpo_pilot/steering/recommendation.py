@@ -36,11 +36,24 @@ def told_result(search: Search, trial: Trial, seconds: float | None = None) -> R
         return Result(trial.point, values, stopped=not diverged)
     means = costs(search.objectives, trial.values) if trial.values else None
     measured = measured_figures(search.measured_limits, trial)
-    return Result(trial.point, means, trial.standard_errors or None, measured=measured, seconds=seconds)
+    errors, level = trial.standard_errors or None, trial.level
+    if search.levels is not None and seconds is not None and level is not None:
+        below = (each for each in search.levels.values if each < level and trial.continues and not trial.from_start)
+        seconds *= search.levels.high / (level - max(below, default=0.0))
+    return Result(trial.point, means, errors, measured=measured, seconds=seconds, level=level)
 
 
-def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = "") -> Optimizer:
-    """Returns a new optimizer for a search, told of earlier results; `name`: another than its own."""
+def optimizer_of(
+    search: Search, earlier: Sequence[EarlierResults], name: str = "", *, uses_levels: bool = False
+) -> Optimizer:
+    """Returns a new optimizer for a search, told of earlier results.
+
+    Args:
+        search: the search.
+        earlier: the earlier results.
+        name: another optimizer than that of the search.
+        uses_levels: whether it is told results at all levels, and decides which points go on.
+    """
     settings: Mapping[str, Any] = {} if name else search.optimizer.settings
     if search.levels is not None and issubclass(optimizer_class(name or search.optimizer.name).Settings, ModelSettings):
         settings = {"acquisition": "plain", **settings}  # no gain was seen: `python -m tests.performance fidelity`
@@ -52,6 +65,7 @@ def optimizer_of(search: Search, earlier: Sequence[EarlierResults], name: str = 
         trials=search.budget.trials,
         objectives=len(search.objectives),
         limits=() if name else search.measured_limits,  # infeasible trials are not recommended in any case
+        levels=search.levels.values if search.levels is not None and uses_levels else (),
     )
     for one in earlier:
         optimizer.tell_earlier(one.source, one.results)

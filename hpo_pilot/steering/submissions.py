@@ -570,7 +570,7 @@ def new_trials(
     *,
     confirms: Sequence[Trial] | None = None,
     retries: Sequence[Trial | None] | None = None,
-    continues: Sequence[tuple[Trial, float]] | None = None,
+    continues: Sequence[tuple[Trial, float] | None] | None = None,
 ) -> list[Trial]:
     """Returns trials for these points, to be registered.
 
@@ -581,14 +581,14 @@ def new_trials(
         points: the points.
         confirms: for confirmation runs, the confirmed trial for each point.
         retries: for points that users asked for, the failed trial for each point; None: it is a new point.
-        continues: for promotions, the trial that each goes on from, and its level.
+        continues: for points that go on, the trial that each goes on from, and its level; None: it is a new point.
     """
     lowest = None if search.levels is None else search.levels.values[0]
     found = []
     for index, point in enumerate(points):
         trial = Trial(first + index, generation, point, seed=trial_seed(search.seed, first + index), level=lowest)
-        if continues:
-            before, level = continues[index]
+        if continues and (going := continues[index]) is not None:
+            before, level = going
             trial = replace(trial, seed=before.seed, level=level, continues=before.number)
         elif confirms:
             trial = replace(trial, level=confirms[index].level, confirms=confirms[index].number)

@@ -50,20 +50,17 @@ def test_slopes_are_computed_once_for_each_step_and_objective(told, monkeypatch)
     assert len(calls) == 4
 
 
-@pytest.mark.parametrize("from_start", [(), (8,), (8, 7, 6, 0)])
-def test_run_times_are_those_of_whole_trainings_also_of_points_at_lower_levels(from_start):
-    """Epochs take longer at higher levels, mostly dear points go on, and some of them without a checkpoint."""
+def test_run_times_are_those_of_whole_trainings_also_of_points_at_lower_levels():
+    """Epochs take longer at higher levels, and mostly dear points go on."""
     results, epoch = LevelResults(), {1: 5.0, 3: 6.0, 9: 12.0}
-    for low, high, points in ((0, 1, range(9)), (1, 3, (8, 7, 6, 0)), (3, 9, (8, 0))):
+    for level, points in ((1, range(9)), (3, (8, 7, 6, 0)), (9, (8, 0))):
         for point in points:
-            anew = high == 3 and point in from_start
-            seconds = (point + 1) * epoch[high] * (high if anew else high - low)
-            results.tell(point, high, Result({"x": point}, (1.0,), seconds=seconds), from_start=anew)
+            results.tell(point, level, Result({"x": point}, (1.0,), seconds=9 * epoch[level] * (point + 1)))
     assert [one.seconds for one in results.results()] == pytest.approx([9 * 12 * (point + 1) for point in range(9)])
 
 
 def test_run_times_that_are_not_known():
     results = LevelResults()
-    for level, point, seconds in ((1, 0, None), (1, 1, 2.0), (1, 2, 3.0), (3, 1, None), (3, 2, 18.0), (9, 2, 60.0)):
+    for level, point, seconds in ((1, 0, None), (1, 1, 6.0), (1, 2, 9.0), (3, 1, None), (3, 2, 27.0), (9, 2, 90.0)):
         results.tell(point, level, Result({"x": point}, None if level == 9 else (1.0,), seconds=seconds))
-    assert [one.seconds for one in results.results()] == [None, 2.0 * 3 * 3, 9.0 * 3]
+    assert [one.seconds for one in results.results()] == [None, 6.0 * 3, 27.0]

@@ -6,8 +6,9 @@ recorded tables (`learning_curves`; a point trains as a mean of the nearest reco
 paused goes on from where it was, for peers too, though none of them keeps checkpoints by itself. `oracle` is
 the same optimizer with a selection without mistakes.
 
-`run times`: improvement is weighed against them where they differ and can be predicted; else `fidelity` does not use
-them, as steering does not.
+`fidelity`: as searches with `auto` do it. `promotion`: the rule always decides who goes on; `joint`: always the model
+of levels.
+`run times`: improvement is weighed against them; else `fidelity` does not use them, as steering does not.
 
 The target of a table is the median, over the seeds, of the best of `auto`'s full trainings within the budget, and 1% of
 its distance to the first full trainings' figure less (so that digits nobody needs do not count). `epochs` and `hours`
@@ -34,7 +35,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.table import Table
@@ -140,25 +141,24 @@ def simulate(policy: Policy, budget: float, until: float = -math.inf) -> Course:
 
 
 class _WithOptimizer(Policy):
-    tells_levels = False  #: whether the optimizer knows the levels
-
     def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
         super().__init__(problem, workers, seed)
         self.name = optimizer
         self.optimizer = self.new_optimizer()
         self.running: dict[int, Job] = {}
 
-    def new_optimizer(self) -> Any:
+    def new_optimizer(self, levels: Sequence[int] = ()) -> Any:
         trials, (name, _, acquisition) = WORKERS[self.workers], self.name.partition(" ")
         settings = {"acquisition": acquisition} if acquisition else {}
-        space, seed, levels = self.problem.space, self.seed, self.levels if self.tells_levels else ()
+        space, seed = self.problem.space, self.seed
         return create_optimizer(name, space, seed=seed, trials=trials, settings=settings, levels=levels)
 
     def result(self, job: Job, step: int, value: float) -> Result:
-        """With the seconds of the job, its start-up included."""
+        """With the seconds of the job, its start-up included, in proportion to a whole training."""
         seconds = self.problem.seconds(job.point, step) - self.problem.seconds(job.point, job.begin)
+        seconds = (seconds + START_UP * self.problem.typical_seconds) * self.problem.steps / (step - job.begin)
         cost = (value,) if math.isfinite(value) else None
-        return Result(job.point, cost, seconds=seconds + START_UP * self.problem.typical_seconds)
+        return Result(job.point, cost, seconds=seconds, level=step)
 
     def new(self, count: int, end: int) -> list[Job]:
         """Jobs of new points."""
@@ -210,22 +210,21 @@ class Stopping(Full):
 class Promoting(_WithOptimizer):
     """Our promotion between levels, each of which is a trial of its own; the optimizer is told as steering tells it."""
 
+    decides: ClassVar[bool | None] = False  #: whether the optimizer decides who goes on; None: while ranks agree
+
     def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
         super().__init__(optimizer, problem, workers, seed)
         self.promotion = Promotion(self.levels, ETA, first_points(WORKERS[workers], problem.steps, None))
         self.results = LevelResults()
         self.done: dict[int, Job] = {}
         self.asked: list[Job] = []
-        self.chains: dict[int, int] = {}  # trial -> the first one of its point
+        self.last: dict[str, int] = {}  # the last trial of each point, and the first one of its point by trial
+        self.chains: dict[int, int] = {}
 
     def jobs(self, free: int) -> Sequence[Job]:
-        made = []
-        for number, level in list(itertools.islice(self.promotion.due(), free)):
-            self.promotion.go_on(number)
-            before = self.done[number]
-            made.append(Job(next(self.numbers), before.point, before.end, int(level)))
-            self.chains[made[-1].trial] = self.chains.get(number, number)
-        self.running.update((job.trial, job) for job in made)
+        if self.promotion.levels_agree if self.decides is None else self.decides:
+            return self.steps(free)
+        made = [self.on(number, int(level)) for number, level in itertools.islice(self.promotion.due(), free)]
         if len(self.asked) < free - len(made):  # points are asked for in batches, for each wants a new optimizer
             self.optimizer = self.new_optimizer()
             self.optimizer.tell(self.results.results())
@@ -235,37 +234,49 @@ class Promoting(_WithOptimizer):
         del self.asked[:count]
         return made
 
+    def steps(self, free: int) -> list[Job]:
+        """What the optimizer chooses: new points, and points that go on."""
+        made = self.asked[:free]
+        del self.asked[:free]
+        self.optimizer = self.new_optimizer(self.levels)
+        self.optimizer.tell(self.results.told)
+        for job in self.new(free - len(made), self.levels[0]) if free > len(made) else ():
+            number = self.last.get(point_key(job.point))
+            if number is None:
+                made.append(job)
+            else:
+                del self.running[job.trial]
+                made.append(self.on(number, next(level for level in self.levels if level > self.done[number].end)))
+        return made
+
+    def on(self, number: int, level: int) -> Job:
+        """The job of a trial that goes on from another one."""
+        self.promotion.go_on(number)
+        before = self.done[number]
+        job = self.running[trial] = Job(trial := next(self.numbers), before.point, before.end, level)
+        self.chains[trial] = self.chains.get(number, number)
+        return job
+
     def over(self, job: Job, step: int, value: float) -> None:
         del self.running[job.trial]
         self.done[job.trial] = job
+        self.last[point_key(job.point)] = job.trial
         result = self.result(job, step, value)
         chain = self.chains.get(job.trial, job.trial)
         self.promotion.tell(job.trial, job.end, result.values, chain)
         self.results.tell(chain, job.end, result)
 
 
-class Joint(_WithOptimizer):
-    """Our model over points and levels decides which point is trained to which level next."""
+class Fidelity(Promoting):
+    """As searches with `auto` do it: by its model of levels while ranks agree, else by the rule."""
 
-    tells_levels = True
+    decides = None
 
-    def __init__(self, optimizer: str, problem: Trainings, workers: int, seed: int) -> None:
-        super().__init__(optimizer, problem, workers, seed)
-        self.paused: dict[str, Job] = {}
 
-    def jobs(self, free: int) -> Sequence[Job]:
-        made = []
-        for job in self.new(free, self.levels[0]):
-            if (before := self.paused.pop(point_key(job.point), None)) is not None:
-                job.begin, job.end = before.end, self.levels[self.levels.index(before.end) + 1]
-            made.append(job)
-        return made
+class Joint(Promoting):
+    """The model of levels decides always."""
 
-    def over(self, job: Job, step: int, value: float) -> None:
-        del self.running[job.trial]
-        self.optimizer.tell([Result(job.point, value if math.isfinite(value) else None, level=job.end)])
-        if math.isfinite(value) and step < self.problem.steps:
-            self.paused[point_key(job.point)] = job
+    decides = True
 
 
 class Oracle(Full):
@@ -469,10 +480,11 @@ POLICIES: dict[str, Callable[[Trainings, int, int], Policy]] = {
     REFERENCE: _with(Full, "auto"),
     STOPPING: _with(Stopping, "auto"),
     "oracle, auto": _with(Oracle, "auto"),
-    "fidelity, random": _with(Promoting, "random"),
-    OURS: _with(Promoting, "auto plain"),
-    "fidelity, run times, auto": _with(Promoting, "auto"),
-    "joint, auto": _with(Joint, "auto"),
+    "promotion, random": _with(Promoting, "random"),
+    "promotion, auto": _with(Promoting, "auto plain"),
+    OURS: _with(Fidelity, "auto plain"),
+    "fidelity, run times, auto": _with(Fidelity, "auto per_cost"),
+    "joint, auto": _with(Joint, "auto plain"),
     **_PEERS,
 }
 
@@ -481,7 +493,7 @@ POLICIES: dict[str, Callable[[Trainings, int, int], Policy]] = {
 
 
 #: Raised when a change of this file changes results.
-_REVISION = 3
+_REVISION = 4
 
 
 def _version(policy: str) -> str:

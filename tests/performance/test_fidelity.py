@@ -125,12 +125,13 @@ def test_the_oracle_trains_only_improvements_to_the_end(monkeypatch: pytest.Monk
     assert 1 < len(whole) < 15
 
 
-def test_the_joint_model_trains_each_point_from_level_to_level() -> None:
-    it = trainings("mfhartmann3")
-    joint = fidelity.Joint("auto", it, 8, 1)
-    over, done = joint.over, list[Job]()
-    joint.over = lambda job, *end: (done.append(job), over(job, *end))  # type: ignore[method-assign]
-    simulate(joint, 5 * 81)
+@pytest.mark.parametrize(("kind", "whole"), [(fidelity.Promoting, 9), (fidelity.Fidelity, 9), (fidelity.Joint, 5)])
+def test_each_point_is_trained_from_level_to_level(kind: type[fidelity.Promoting], whole: int) -> None:
+    policy = kind("auto", trainings("mfhartmann3"), 8, 1)
+    over, done = policy.over, list[Job]()
+    policy.over = lambda job, *end: (done.append(job), over(job, *end))  # type: ignore[method-assign]
+    simulate(policy, whole * 81)
+    assert policy.promotion.levels_agree == (kind is not fidelity.Joint)
     by_point = dict[str, list[tuple[int, int]]]()
     for job in done:
         by_point.setdefault(str(job.point), []).append((job.begin, job.end))

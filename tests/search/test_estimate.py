@@ -82,10 +82,10 @@ def test_limits_of_the_end_hold_also_where_few_trials_take_most_of_the_time(sigm
 @pytest.mark.parametrize(
     ("budget", "trained", "left", "limit"),
     [
-        ({}, 40.0, 27 + 9 * 2 + 3 * 6 - 40, "trials"),
+        ({}, 40.0, 27 + 11 * 2 + 5 * 6 - 40, "trials"),
         ({"fidelity": 60.0}, 40.0, 20, "fidelity"),
         ({"fidelity": 60.0}, 61.0, 0, "fidelity"),
-        ({"trials": 64, "fidelity": 150.0}, 40.0, 64 + 21 * 2 + 7 * 6 - 40, "trials"),
+        ({"trials": 64, "fidelity": 200.0}, 40.0, 64 + 24 * 2 + 11 * 6 - 40, "trials"),
     ],
 )
 def test_levels_left_are_estimated_by_the_seconds_of_a_level(budget, trained, left, limit, start):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hpo_pilot.search.fidelity import Levels
-from hpo_pilot.search.promotion import Promotion, first_points, levels_between, mean_share, planned_counts
+from hpo_pilot.search.promotion import (
+    LEAST_PAIRS,
+    Promotion,
+    first_points,
+    levels_between,
+    mean_share,
+    planned_counts,
+)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +115,25 @@ def test_first_points_take_at_most_a_quarter_of_a_limited_sum_of_levels(points, 
     assert min(Levels(low=1, high=27, eta=3).planned(points, limit)) >= first
 
 
-@pytest.mark.parametrize(("limit", "counts"), [(20, [10, 2, 1]), (1, [1, 0, 0]), (26, [12, 4, 1]), (999, [12, 4, 1])])
+@pytest.mark.parametrize(("limit", "counts"), [(20, [8, 3, 1]), (1, [1, 0, 0]), (26, [12, 4, 1]), (999, [12, 4, 2])])
 def test_expected_trials_where_the_sum_of_levels_is_limited(limit, counts):
     assert list(Levels(low=1, high=9, eta=3).planned(12, limit)) == counts
 
 
+def test_whether_levels_agree_is_known_from_some_points_on():
+    promotion = Promotion((1, 3, 9), 3)
+    for point in range(LEAST_PAIRS):
+        assert not promotion.levels_agree
+        for level in (1, 3, 9):
+            promotion.tell(10 * point + level, level, (float(point),), point)
+    assert promotion.levels_agree
+    for point in range(LEAST_PAIRS):  # the ranks at 3 are those at 9; those at 1 are turned around
+        for level, cost in ((1, -point), (3, point), (9, point)):
+            promotion.tell(100 + 10 * point + level, level, (float(cost),), 100 + point)
+    assert not promotion.levels_agree
+
+
 def test_expected_trials_and_the_mean_length_of_their_jobs():
     counts = planned_counts(64, 5, 3, 8)
-    assert counts == [64, 21, 8, 8, 8]
-    assert mean_share(counts, (1, 3, 9, 27, 81)) == (64 * 1 + 21 * 2 + 8 * 6 + 8 * 18 + 8 * 54) / 109 / 54
+    assert counts == [64, 26, 14, 10, 8]
+    assert mean_share(counts, (1, 3, 9, 27, 81)) == (64 * 1 + 26 * 2 + 14 * 6 + 10 * 18 + 8 * 54) / 122 / 54

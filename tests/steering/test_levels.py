@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from concurrent.futures import Future
@@ -90,7 +91,7 @@ def test_an_ask_projects_the_results_before_it_and_does_so_in_the_executor(monke
     executor.work()
     found = [[(one.point["x"] * 8, one.stopped) for one in told] for told in projected]
     assert found == [[(1, False)], [(1, False), (2, True)]]
-    assert len(proposer.take()) == 1 and len(proposer._optimizer.history) == 2
+    assert len(proposer.take()) == 1
 
 
 @pytest.mark.parametrize("folds", [1, 2])
@@ -98,9 +99,13 @@ def test_run_times_of_levels_are_told_and_after_a_restart_the_same_ones(steer, s
     """Some jobs fail, some trainings find no checkpoint, and the highest level is raised."""
     told, tell = [], LevelResults.tell
 
-    def spy(self, chain, level, result, *, from_start=False):
-        told.append((chain, level, result.seconds, from_start))
-        tell(self, chain, level, result, from_start=from_start)
+    def spy(self, chain, level, result):
+        told.append((chain, level, result.seconds))
+        tell(self, chain, level, result)
+
+    def whole(trial, high):
+        part = trial.level if trial.continues is None or trial.from_start else trial.level - trial.level / 3
+        return trial.fold_seconds and pytest.approx(trial.fold_seconds * high / part)
 
     def run(steering, rounds):
         for _ in range(rounds):
@@ -113,22 +118,21 @@ def test_run_times_of_levels_are_told_and_after_a_restart_the_same_ones(steer, s
 
     monkeypatch.setattr(LevelResults, "tell", spy)
     run(steer({**EPOCHS, "folds": {"k": folds}}, trials=40, parallel=3), 12)
-    live, by_number = [*told], {trial.number: trial for trial in store.trials(1)}
+    live, by_number, count = [*told], {trial.number: trial for trial in store.trials(1)}, len(told)
     assert store.search(1).state is SearchState.RUNNING
     history = sorted((trial for trial in by_number.values() if trial.told), key=lambda trial: trial.told)
-    assert live == [
-        (first_of_chain(by_number, one), one.level, one.fold_seconds, one.from_start) for one in history[: len(live)]
-    ]
-    assert {level for _, level, _, _ in live} == {1, 3, 9}
-    assert any(from_start for *_, from_start in live)
-    finished = [one for one in history[: len(live)] if one.state is TrialState.FINISHED]
+    assert live == [(first_of_chain(by_number, one), one.level, whole(one, 9)) for one in history[:count]]
+    assert {level for _, level, _ in live} == {1, 3, 9}
+    assert any(one.from_start for one in history[:count])
+    finished = [one for one in history[:count] if one.state is TrialState.FINISHED]
     assert all(one.fold_seconds == 10.0 * one.number + (folds - 1) / 2 for one in finished)
     extend(store, store.search(1), "me", {"high": 27})
     told.clear()
     steering = steer()
     run(steering, 4)
-    assert told[: len(live)] == live and len(told) > len(live)
-    assert all(one.seconds for one in steering._proposer._optimizer.history if one.values)
+    again = [(chain, level, seconds and pytest.approx(3 * seconds)) for chain, level, seconds in live]
+    assert told[:count] == again and len(told) > count
+    assert all(one.seconds for one in steering._proposer._levels.results() if one.values)
 
 
 def test_points_are_chosen_by_improvement_per_cost_on_request():
@@ -232,6 +236,79 @@ def test_points_that_go_on_after_an_extension_were_kept(steer, store, panda, mor
     assert later and {first_of_chain(trials, trials[number]) for number in later} <= kept
 
 
+MODEL = {**EPOCHS, "optimizer": "bayesian"}
+
+
+@pytest.fixture
+def agreeing(panda):
+    """Ranks are the same at all levels."""
+    panda.loss = lambda trial, point, level: (point["x"] - 0.3) ** 2 + 1 / level
+
+
+@pytest.mark.usefixtures("agreeing")
+@pytest.mark.parametrize(
+    ("budget", "levels", "message"),
+    [
+        ({"trials": 40}, 40 + 16 * 2 + 8 * 6, ""),
+        ({"trials": 99, "fidelity": 150}, 150, "budget.fidelity was spent after"),
+    ],
+)
+def test_where_ranks_agree_the_optimizer_decides_which_points_go_on(steer, store, panda, budget, levels, message):
+    steering = steer(MODEL, parallel=4, **budget)
+    finish_all(steering, panda, rounds=40)
+    search, trials = store.search(1), store.trials(1)
+    check_levels(trials)
+    assert steering._promotions.by_optimizer
+    assert search.state is SearchState.DONE and message in search.message
+    assert levels - 5 <= levels_trained(store.engine, 1) <= levels
+    best = min((trial for trial in trials if trial.level == 9), key=lambda trial: trial.values)
+    assert abs(best.point["x"] - 0.3) < 0.05
+    mixed = [task for task in panda.tasks.values() if {level[0] for level in task.levels.values()} > {1}]
+    assert mixed, "a task has new points and points that go on"
+    by_number = {trial.number: trial for trial in trials}
+    assert all(by_number[number].level == level[0] for task in mixed for number, level in task.levels.items())
+
+
+@pytest.mark.usefixtures("agreeing")
+def test_where_ranks_no_longer_agree_the_rule_decides(steer, store, panda):
+    steering, agree = steer(MODEL, trials=40, parallel=4), panda.loss
+    while not steering._promotions.by_optimizer:
+        finish_all(steering, panda, rounds=1)
+    panda.loss = lambda trial, point, level: -agree(trial, point, level) if level == 9 else agree(trial, point, level)
+    finish_all(steering, panda, rounds=60)
+    levels = Counter(trial.level for trial in store.trials(1))
+    assert store.search(1).state is SearchState.DONE
+    assert not steering._promotions.by_optimizer
+    assert (levels[1], steering._promotions.levels_left) == (40, math.inf)
+
+
+@pytest.mark.usefixtures("agreeing")
+def test_a_small_space_that_is_exhausted_before_its_budget_ends(steer, store, panda):
+    space = {"x": {"type": "integer", "low": 1, "high": 12}}
+    finish_all(steer({**MODEL, "space": space}, trials=48, parallel=4), panda, rounds=40)
+    search, trials = store.search(1), store.trials(1)
+    check_levels(trials)
+    assert (search.state, search.message) == (
+        SearchState.DONE,
+        f"every point of the space was tried: {len(trials)} trials",
+    )
+    assert Counter(trial.level for trial in trials) == {1: 12, 3: 12, 9: 12}
+
+
+@pytest.mark.usefixtures("agreeing")
+def test_a_point_that_may_not_go_on_is_not_tried_anew(steer, store, panda):
+    """An optimizer may have forgotten a result."""
+    steering = steer(MODEL, trials=40, parallel=4)
+    while not steering._promotions.by_optimizer:
+        finish_all(steering, panda, rounds=1)
+    trials = store.trials(1)
+    gone = next(trial.point for trial in trials if any(other.continues == trial.number for other in trials))
+    assert steering._promotions.affordable([gone], store.trials_at(1, [gone]), 9) == []
+    new = {"x": 0.123}
+    assert steering._promotions.affordable([new, gone], trials, 9) == [(new, None)]
+    assert steering._promotions.affordable([new], trials, 0) == []
+
+
 def promoting(steer, panda, document=EPOCHS):
     """A search of three points, all with a result, of which the best one goes on."""
     steering = steer(document, trials=3, parallel=3)
@@ -302,11 +379,14 @@ def test_promotions_of_a_stopped_search_are_due_again(steer, store, panda):
     check_levels(store.trials(1))
 
 
+@pytest.mark.parametrize("by_optimizer", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_level_is_counted_twice_whatever_happens(steer, store, panda, seed):
+def test_no_level_is_counted_twice_whatever_happens(steer, store, panda, seed, by_optimizer):
     """Jobs end, fail and get lost in any order, answers to submissions too, and the steering is killed at any time."""
-    chance = random.Random(seed)
-    steering = steer({**EPOCHS, "optimizer": "random"}, trials=12, parallel=4)
+    chance, decided, points = random.Random(seed), False, 36 if by_optimizer else 12
+    if by_optimizer:
+        panda.loss = lambda trial, point, level: (point["x"] - 0.3) ** 2 + 1 / level
+    steering = steer({**EPOCHS, "optimizer": "bayesian" if by_optimizer else "random"}, trials=points, parallel=4)
     for _ in range(60):
         panda.lost_answers = int(chance.random() < 0.2)
         go(steering, chance.randrange(1, 4))
@@ -322,9 +402,11 @@ def test_no_level_is_counted_twice_whatever_happens(steer, store, panda, seed):
         if chance.random() < 0.4:
             steering = steer()
         check_levels(store.trials(1))
+        decided = decided or steering._promotions.by_optimizer
     panda.lost_answers = 0
-    finish_all(steering, panda, rounds=12)
+    finish_all(steering, panda, rounds=30)
     trials = store.trials(1)
     assert store.search(1).state is SearchState.DONE
-    assert sum(trial.counts for trial in trials) == 12
+    assert decided == by_optimizer
+    assert by_optimizer or sum(trial.counts for trial in trials) == points
     assert 9 in {trial.level for trial in trials if trial.values}

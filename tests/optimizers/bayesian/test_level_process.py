@@ -155,6 +155,27 @@ def test_only_paused_points_are_proposed_again() -> None:
     assert not asked & set(map(point_key, pending))
 
 
+@pytest.mark.parametrize("name", ["auto", "bayesian"])
+def test_no_new_point_goes_on(name: str) -> None:
+    reached = {point_key(one.point): one.level for one in TOLD}
+    paused = [key for key, level in reached.items() if level != 9]
+    optimizer = an_optimizer(TOLD, name=name)
+    some = optimizer.go_on(3, [])
+    every = optimizer.go_on(len(TOLD), [])
+    assert len({point_key(point) for point in some} & set(paused)) == 3
+    assert sorted(map(point_key, every)) == sorted(paused)
+    left = [point_key(point) for point in optimizer.go_on(len(TOLD), some)]
+    assert sorted([*left, *map(point_key, some)]) == sorted(paused)
+    assert an_optimizer(TOLD[:2], name=name).go_on(3, []) == [], "two results tell nothing"
+
+
+def test_without_levels_nothing_goes_on() -> None:
+    for name in ("auto", "random"):
+        optimizer = create_optimizer(name, SPACE, seed=4)
+        optimizer.tell([(one.point, 1.0) for one in TOLD])
+        assert optimizer.go_on(3, []) == []
+
+
 def test_a_point_that_failed_does_not_go_on() -> None:
     first = [one for one in TOLD if one.level == 1][:16]
     optimizer, keys = an_optimizer(first), {point_key(one.point) for one in first}
@@ -169,6 +190,7 @@ def test_when_all_points_are_known_the_paused_ones_are_left() -> None:
     told = [Result({"n": n}, (n - 2) ** 2 + 1, level=1) for n in range(1, 7)]
     optimizer = an_optimizer(told, space)
     assert {point["n"] for point in optimizer.ask(6, [])} == set(range(1, 7))
+    assert {point["n"] for point in optimizer.go_on(6, [{"n": 2}])} == {1, 3, 4, 5, 6}
     optimizer.tell([Result({"n": n}, (n - 2) ** 2, level=9) for n in range(1, 7)])
     with pytest.raises(ExhaustedError):
         optimizer.ask(1, [])

@@ -7,10 +7,12 @@ import random
 import statistics
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.base import Result
+from hpo_pilot.optimizers.bayesian import BayesianOptimizer
 from hpo_pilot.search import Point, SearchSpace
 from tests.optimizers.runs import REAL
 
@@ -55,6 +57,22 @@ def test_expected_improvement_per_second_prefers_cheap_points() -> None:
         for how in ("plain", "per_cost")
     )
     assert per_cost < plain - 0.1
+
+
+def test_run_times_of_lower_levels_are_those_of_whole_trainings() -> None:
+    """A job takes a minute to start, and most points are known at the lowest level only."""
+    dice, levels = random.Random(7), (1, 3, 9)
+    optimizer = BayesianOptimizer(SPACE, seed=3, trials=40, levels=levels)
+    points = create_optimizer("random", SPACE, seed=8).ask(24, [])
+    for level, part, some in ((1, 1, points), (3, 2, points[:8]), (9, 6, points[:4])):
+        seconds = {point["size"]: (60 + by_size(point, dice) * part / 9) * 9 / part for point in some}
+        optimizer.tell([Result(p, (p["x"],), seconds=seconds[p["size"]], level=level) for p in some])
+    optimizer.ask(1, [])
+    times = optimizer._run_times.model()
+    assert times is not None
+    places = [{"x": 0.5, "size": size} for size in (0.1, 0.5, 0.9)]
+    found = times.logs(optimizer._features.features(np.array([SPACE.encode(point) for point in places])))
+    assert found == pytest.approx([math.log(90 + 30 * math.exp(3 * point["size"])) for point in places], abs=0.5)
 
 
 def test_predictions_of_run_times() -> None:
