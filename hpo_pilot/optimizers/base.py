@@ -437,7 +437,7 @@ class Optimizer(ABC):
     def go_on(self, n: int, pending: Sequence[Mapping[str, Any]] | None = None) -> list[Point]:
         """Returns up to `n` told points that should go on to their next levels, and no new ones; arguments as of `ask`.
 
-        None where the optimizer does not use levels, or no point is below the highest one.
+        An empty list where the optimizer does not use levels, or no point is below the highest one.
         """
         return self._asked_of(self._choose_paused, n, pending)
 

@@ -300,7 +300,7 @@ class BatchChooser:
                 climbs = 0  # from now on, only candidates are believed
             bonus[index] = -np.inf
             point = proposals.space.decode(units[index].tolist()) if is_new else paused.points[index - new]
-            if proposals.offer_point(point):
+            if proposals.offer_point(point, again=not is_new):
                 self._turn += 1
                 for surrogate in self._surrogates:
                     surrogate.assume(features[index]) if climbs > 0 else surrogate.assume_candidate(index)

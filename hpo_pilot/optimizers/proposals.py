@@ -123,12 +123,17 @@ class Proposals:
         """Accepts the point at a unit vector if it is new and feasible and a point is missing; True if accepted."""
         return self.offer_point(self.space.decode(unit))
 
-    def offer_point(self, point: Point) -> bool:
-        """Accepts a canonical point if it is new and feasible and a point is missing; True if accepted."""
+    def offer_point(self, point: Point, *, again: bool = False) -> bool:
+        """Accepts a canonical point if it is new and feasible and a point is missing; True if accepted.
+
+        Args:
+            point: the point.
+            again: accepts one that is paused, too.
+        """
         if self.missing <= 0:
             return False
         key = point_key(point)
-        is_told = key in self._told and key not in self._paused
+        is_told = key in self._told and not (again and key in self._paused)
         if is_told or key in self._taken or not self.space.is_feasible(point):
             return False
         self._taken.add(key)

@@ -14,6 +14,7 @@ from hpo_pilot.search.space import SearchSpace, name_mistakes
 
 if TYPE_CHECKING:
     from hpo_pilot.search.payload import Payload
+    from hpo_pilot.search.trials import Trial
 
 _Level = Annotated[StrictInt | StrictFloat, Field(gt=0, le=1e12, allow_inf_nan=False)]
 
@@ -38,6 +39,12 @@ class Levels(Section):
         """The levels in ascending order; whole numbers if low and high are."""
         low = self.low if isinstance(self.high, int) else float(self.low)
         return levels_between(low, self.high, self.eta)
+
+    def part(self, trial: Trial) -> float:
+        """Returns the part of its level that a trial trains: 18 from 9 to 27 epochs, if these are levels now."""
+        level = trial.level or 0
+        goes_on = trial.continues is not None and not trial.from_start
+        return level - max((each for each in self.values if goes_on and each < level), default=0)
 
     def planned(self, points: int, limit: float | None) -> Sequence[int]:
         """Returns the expected number of trials at each level; `limit`: of the sum of the levels, None: none."""

@@ -36,7 +36,7 @@ class Spending:
         self.levels = 0.0
         """Sum of the levels that trials were or are being trained to."""
         self.job_seconds = spent(store.engine, record.id).seconds
-        self._runs, self._run_seconds = measured_runs(store.engine, record.id)
+        self._runs, self.run_seconds = measured_runs(store.engine, record.id)
         self._failures_in_a_row = 0
         self._last_failure = ""
 
@@ -62,7 +62,7 @@ class Spending:
         for attempt in attempts:
             if attempt.is_final and attempt.seconds:
                 self._runs += 1
-                self._run_seconds += attempt.seconds
+                self.run_seconds += attempt.seconds
 
     def check_failures(self) -> None:
         """Checks the failures in a row.
@@ -85,7 +85,7 @@ class Spending:
     @property
     def fold_seconds(self) -> float | None:
         """Mean run time of a fold in seconds; None before the first result."""
-        return self._run_seconds / self._runs if self._runs else None
+        return self.run_seconds / self._runs if self._runs else None
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ class Allowance:
     """The hard limit on the run time of all jobs together, from `budget.gpu_hours` and `budget.core_hours`.
 
     A trial starts only if all open trials and this one should fit below the limit, judging by the mean run time of a
-    fold. Before the first result, `resources.minutes` takes its place. At the limit all open trials are stopped.
+    fold; of an open trial to a high level, in proportion to what it trains. Before the first result,
+    `resources.minutes` takes its place. At the limit all open trials are stopped.
     """
 
     def __init__(self, search: Search, spent: Spending, ledger: Ledger) -> None:
@@ -156,12 +157,26 @@ class Allowance:
         """Number of trials that may start now; very large without a limit."""
         if not self.is_limited:
             return sys.maxsize
-        folds = self._search.folds.k
+        folds, out = self._search.folds.k, self._ledger.open
         expected = self._spent.fold_seconds or self._longest / self._search.resources.trials_per_job
-        awaited = sum(trial.awaits(fold) for trial in self._ledger.open.values() for fold in range(folds))
-        late = sum(max(0.0, job.seconds - expected * len(job.members)) for job in self._running(time.time()))
-        left = self._allowed - self._spent.job_seconds - awaited * expected - late
+        each = self._expected_each(expected)
+        awaited = sum(each[number] * sum(map(one.awaits, range(folds))) for number, one in out.items())
+        late = sum(
+            max(0.0, job.seconds - sum(each.get(member.trial, expected) for member in job.members))
+            for job in self._running(time.time())
+        )
+        left = self._allowed - self._spent.job_seconds - awaited - late
         return max(0, math.floor(left / (expected * folds) + 1e-9))
+
+    def _expected_each(self, mean: float) -> dict[int, float]:
+        """Returns the expected run time of a fold of each open trial, by number; `mean`: of all folds."""
+        out, levels = self._ledger.open, self._search.levels
+        if levels is None or self._spent.fold_seconds is None:
+            return dict.fromkeys(out, mean)
+        parts = {number: levels.part(one.trial) for number, one in out.items()}
+        trained = self._spent.levels - sum(part for number, part in parts.items() if out[number].trial.trains_point)
+        per_level = self._spent.run_seconds / self._search.folds.k / trained if trained > 0 else 0.0
+        return {number: max(mean, per_level * part) for number, part in parts.items()}
 
     def seconds_left(self) -> float:
         """Returns the seconds until the running jobs use up the rest, if none of them ends before."""
@@ -223,10 +238,9 @@ def _final_state(search: Search, progress: SearchProgress, told: int, *, exhaust
         where = "grid" if search.optimizer.name == "grid" else "space"
         return SearchState.DONE, f"every point of the {where} was tried: {told} trial{'s' * (told != 1)}"
     limits = [f"budget.{limit}" for limit in _LIMITS if getattr(search.budget, limit) is not None]
-    if (limits or search.fidelity) and (tried := progress.counted) < search.budget.trials:
-        what = " or ".join(limits) or f"what is planned for {search.budget.trials} points"
+    if limits and (tried := progress.counted) < search.budget.trials:
         kind = "point" if search.fidelity else "trial"
-        return SearchState.DONE, f"{what} was spent after {tried} {kind}{'s' * (tried != 1)}"
+        return SearchState.DONE, f"{' or '.join(limits)} was spent after {tried} {kind}{'s' * (tried != 1)}"
     return SearchState.DONE, ""
 
 

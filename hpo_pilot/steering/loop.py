@@ -82,7 +82,6 @@ class SearchSteering:
         self._promotions: Promotions | None = None
         if levels_of is not None:
             self._promotions = Promotions(search, levels_of, self._spent, self._trials)
-        self._useless: int | None = None  # the number of results when the optimizer last proposed nothing affordable
         told = store.last_told(record.id)
         self._progress = self._replayed(told)
         progress = self._progress.progress
@@ -232,8 +231,8 @@ class SearchSteering:
         for task in self._tasks.unsent:
             self._send(task)
         if self.state is SearchState.RUNNING:
-            points = self._proposer.take()
-            self._proposed([] if self._spent.time_is_up(self.record.clock) else points[: self._allowance.trials])
+            if (points := self._proposer.take()) is not None:
+                self._proposed([] if self._spent.time_is_up(self.record.clock) else points[: self._allowance.trials])
             self._refill()
             self._end_if_done()
         else:
@@ -437,19 +436,21 @@ class SearchSteering:
             self._register([request.point for request in requests], requests=requests)
         elif starts:
             self._register(starts)
-        elif not self._proposer.exhausted:
+        elif self._by_optimizer or not self._proposer.exhausted:
             steps = self._by_optimizer
             # Else it knows the points that go on by their results of lower levels.
             points = [trial.point for trial in out.values() if trial.continues is None or steps]
-            self._proposer.start(count, points, steps=steps, new=new > 0)
+            self._proposer.start(count, points, steps=steps, new=new > 0 and not self._proposer.exhausted)
 
     def _proposed(self, points: list[Point]) -> None:
-        """Submits what the optimizer proposed: new points and, if it decided that, points that go on."""
-        if self._promotions is None or not self._proposer.chose_steps or not points:
+        """Submits what the optimizer proposed: new points and, if it was asked for them, points that go on."""
+        if self._promotions is None or not self._proposer.chose_steps:
             self._register(points)
             return
-        chosen = self._promotions.affordable(points, self._store.trials_at(self.record.id, points), self._trials_left)
-        self._useless = None if chosen else self._ledger.told
+        known = self._store.trials_at(self.record.id, points) if points else []
+        chosen = self._promotions.affordable(points, known, self._trials_left)
+        if not chosen and not self._proposer.has_untold:
+            self._promotions.give_up()
         self._register([point for point, _ in chosen], continues=[step for _, step in chosen])
 
     @property
@@ -462,13 +463,14 @@ class SearchSteering:
 
     def _left(self) -> int:
         """Returns the number of points that one ask may bring, and the budget allows; the rest as of `_wanted`."""
-        requested, levels = self._requests.number(self._fitting()), self._search.levels
-        if not requested and (self._proposer.exhausted or self._useless == self._ledger.told):
-            return 0
-        left, trained = min(self._trials_left, _ASK_LIMIT), self._spent.levels_left
-        if self._promotions is not None and self._promotions.by_optimizer and not requested:
-            left, trained = _ASK_LIMIT, self._promotions.levels_left  # points that were counted may go on
-        return left if levels is None else math.floor(min(trained / levels.low + ROUNDING, left))
+        requested, levels, left = self._requests.number(self._fitting()), self._search.levels, self._spent.levels_left
+        most = min(self._trials_left, _ASK_LIMIT)
+        if not requested:
+            if self._promotions is not None and self._promotions.by_optimizer:
+                most, left = _ASK_LIMIT, self._promotions.levels_left  # points that were counted may go on
+            elif self._proposer.exhausted:
+                return 0
+        return most if levels is None else math.floor(min(left / levels.low + ROUNDING, most))
 
     @property
     def _trials_left(self) -> int:
@@ -595,8 +597,8 @@ class SearchSteering:
             return
         if self._confirm():
             return
-        progress, told, waiting = self._progress.progress, self._ledger.told, len(self._requests)
-        exhausted = self._proposer.exhausted and not (self._by_optimizer and self._trials_left <= 0)
+        progress, told = self._progress.progress, self._ledger.told
+        exhausted, waiting = self._proposer.exhausted, len(self._requests)
         state, message = final_state(self._search, progress, told, exhausted=exhausted, waiting=waiting)
         self._set_state(state, message, only_from=(SearchState.RUNNING,) if state is SearchState.DONE else ())
 
@@ -674,7 +676,7 @@ class Proposer:
         self._levels = LevelResults() if search.levels is not None else None  # only `_ask` uses it
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
-        """True once the optimizer has no point left, with levels before the next result."""
+        """True once the optimizer has no new point left."""
         self.chose_steps = False
         """Whether the last ask was also for points that go on to their next levels."""
 
@@ -687,7 +689,6 @@ class Proposer:
             seconds: its `Trial.fold_seconds`.
         """
         self._untold.append((trial, chain or trial.number, seconds))
-        self.exhausted = self.exhausted and trial.level is None  # its point may go on
 
     @cached_property
     def _optimizer(self) -> Optimizer:
@@ -698,6 +699,11 @@ class Proposer:
     def busy(self) -> bool:
         """Whether an ask was started and `take` has not returned its points yet."""
         return self._asking is not None
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether results came after the last ask was started."""
+        return bool(self._untold)
 
     def start(self, count: int, pending: Sequence[Point], *, steps: bool = False, new: bool = True) -> None:
         """Starts an ask.
@@ -712,25 +718,24 @@ class Proposer:
         self._asking = self._executor.submit(self._ask, untold, count, list(pending), steps, new)
         self._asking.add_done_callback(lambda _: self._wake())
 
-    def take(self) -> list[Point]:
-        """Returns the points of the ask once it is done, and only once; else an empty list."""
+    def take(self) -> list[Point] | None:
+        """Returns the points of the ask once it is done, and only once; else None."""
         if self._asking is None or not self._asking.done():
-            return []
+            return None
         asking, self._asking = self._asking, None
         try:
-            points = asking.result()
+            return asking.result()
         except ExhaustedError:
-            points = list[Point]()
-        self.exhausted = not points
-        return points
+            self.exhausted = True
+            return []
 
     def _ask(
         self,
         untold: list[tuple[Trial, int, float | None]],
         count: int,
         pending: list[Point],
-        steps: bool,
-        new: bool,
+        steps: bool = False,
+        new: bool = True,
     ) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
         with ASK_SECONDS.labels(self._search.optimizer.name).time():

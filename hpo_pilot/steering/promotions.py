@@ -3,7 +3,8 @@
 `search.promotion` decides by ranks. While ranks at low levels agree with those at the last one, an optimizer that uses
 levels decides instead, and is asked for new points and for those that go on at once: with a quarter of the epochs of
 whole trainings it found better points then, and worse ones on recorded trainings whose ranks disagree. Figures:
-`tests/performance/optimizers/results/README.md`.
+`tests/performance/optimizers/results/README.md`. The rule takes over again where the optimizer chooses nothing that the
+budget allows, and once it has no limit and has trained what is planned.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ class Promotions:
         first = first_points(search.budget.trials, levels.high, search.budget.fidelity)
         self._rule = Promotion(levels.values, levels.eta, first)
         self._uses_levels = optimizer_class(search.optimizer.name).uses_levels
+        self._has_given_up = False
 
     def tell(self, trial: Trial, chain: int) -> None:
         """Takes a result, in the order of results; `chain`: number of the first trial of its point."""
+        self._has_given_up = False
         if trial.level is not None:
             figures = figures_of_merit(self._search, trial)
             self._rule.tell(trial.number, trial.level, figures and costs(self._search.objectives, figures), chain)
@@ -55,7 +58,12 @@ class Promotions:
     @property
     def by_optimizer(self) -> bool:
         """Whether the optimizer decides at present which points go on."""
-        return self._uses_levels and self._rule.levels_agree
+        may = self._uses_levels and not self._has_given_up and self._rule.levels_agree
+        return may and self.levels_left >= self._levels.low * (1 - ROUNDING)
+
+    def give_up(self) -> None:
+        """Lets the rule decide until the next result: the optimizer found nothing that the budget allows."""
+        self._has_given_up = True
 
     def due(self, room: int, *, last: bool = False) -> list[Step]:
         """Returns the trials that should go on now by the rule, each with its next level.
@@ -79,9 +87,9 @@ class Promotions:
 
     @property
     def levels_left(self) -> float:
-        """The sum of levels that proposed points may train: what is planned, if nothing else limits the optimizer."""
+        """The sum of levels that the optimizer may spend; of what is planned, if there is no limit."""
         budget = self._search.budget
-        if budget.fidelity is not None or not self.by_optimizer:
+        if budget.fidelity is not None:
             return self._spent.levels_left
         return level_sum(self._levels.wanted(budget.trials, None), self._levels.values) - self._spent.levels
 
@@ -90,7 +98,7 @@ class Promotions:
 
         Args:
             points: what the optimizer proposed, in this order.
-            known: the trials of these points.
+            known: the trials of these points; confirmation runs do not count.
             new: the number of new points that may be tried.
         """
         known = [trial for trial in known if trial.trains_point]
@@ -98,10 +106,11 @@ class Promotions:
         left, found = self.levels_left, dict[str, tuple[Point, Step | None]]()
         for point in points:
             before = paused.get(key := point_key(point))
+            if before is None and (key in tried or new <= 0):
+                continue
             at = (before and before.level) or 0
             level = next(each for each in self._levels.values if each > at)
-            is_possible = before is not None or (key not in tried and new > 0)
-            if is_possible and level - at <= left * (1 + ROUNDING):
+            if level - at <= left * (1 + ROUNDING):
                 found[key] = point, None if before is None else (before, level)
                 left, new = left - (level - at), new - (before is None)
         return list(found.values())

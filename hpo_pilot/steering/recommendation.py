@@ -36,11 +36,10 @@ def told_result(search: Search, trial: Trial, seconds: float | None = None) -> R
         return Result(trial.point, values, stopped=not diverged)
     means = costs(search.objectives, trial.values) if trial.values else None
     measured = measured_figures(search.measured_limits, trial)
-    errors, level = trial.standard_errors or None, trial.level
-    if search.levels is not None and seconds is not None and level is not None:
-        below = (each for each in search.levels.values if each < level and trial.continues and not trial.from_start)
-        seconds *= search.levels.high / (level - max(below, default=0.0))
-    return Result(trial.point, means, errors, measured=measured, seconds=seconds, level=level)
+    if search.levels is not None and seconds is not None:
+        seconds *= search.levels.high / search.levels.part(trial)
+    errors = trial.standard_errors or None
+    return Result(trial.point, means, errors, measured=measured, seconds=seconds, level=trial.level)
 
 
 def optimizer_of(

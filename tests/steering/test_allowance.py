@@ -53,6 +53,20 @@ def test_then_by_how_long_they_ran(steer, panda):
     assert steering._allowance.trials == 4  # 126 - 30 for those that ended - 3 x 10 - 23 for the late one: 43 s
 
 
+def test_a_trial_to_a_high_level_is_expected_to_take_longer(steer, store, panda):
+    """Epochs take ten seconds, and one trial of three goes on to the next level."""
+    document = {"resources": RESOURCES, "fidelity": {"epochs": {"low": 1, "high": 9, "eta": 3}}}
+    steering = steer(document, trials=7, parallel=3, gpu_hours=1)
+    go(steering)
+    for number in (1, 2, 3):
+        panda.finish(1, number, seconds=10.0)
+    go(steering)
+    out = [trial for trial in store.trials(1) if not trial.state.is_over]
+    assert [trial.level for trial in out] == [3, 1, 1]
+    assert steering._allowance.trials == (360 - 3 * 10 - 20 - 2 * 10) // 10
+    assert steer()._allowance.trials == steering._allowance.trials
+
+
 @pytest.mark.parametrize("folds", [1, 2])
 def test_it_ends_when_no_other_has_room(steer, store, panda, folds):
     steering = steer({"resources": RESOURCES, "folds": folds}, trials=50, parallel=1, gpu_hours=0.35)

@@ -409,7 +409,9 @@ def test_no_more_is_asked_for_than_a_task_may_have(steer, panda, monkeypatch):
     asked = []
     start = steering._proposer.start
     monkeypatch.setattr(
-        steering._proposer, "start", lambda count, pending: (asked.append(count), start(count, pending))
+        steering._proposer,
+        "start",
+        lambda count, *more, **options: (asked.append(count), start(count, *more, **options)),
     )
     go(steering, 12)
     assert sum(asked) == 8

@@ -382,7 +382,7 @@ def test_levels_of_trials_and_of_their_search(pages):
     assert status["best"]["state"] == client.best(name)["state"] == "paused"
     rows = [tuple(level.values()) for level in status["levels"]]
     assert rows == [(1.0, 2, 2, 1, 2.0, 6.0), (3.0, 1, 1, 1, 2.0, 6.0)]
-    assert (status["best"]["level"], status["best"]["continues"], status["planned"]) == (3, 1, 30 + 9 + 2)
+    assert (status["best"]["level"], status["best"]["continues"], status["planned"]) == (3, 1, 26 + 8 + 3)
     said = command_here("status", name, "--workdir", str(pages.workdir)).stdout
     assert "(1 finished, 2 paused)" in said and "2 trials, 2 finished, 1 of them paused" in said
 
