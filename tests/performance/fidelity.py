@@ -14,7 +14,9 @@ The target of a table is the median, over the seeds, of the best of `auto`'s ful
 its distance to the first full trainings' figure less (so that digits nobody needs do not count). `epochs` and `hours`
 are the expected costs to reach it, in epochs of all trainings, with those in progress, and in simulated wall time: the
 sum over all runs divided by the number of runs that reach it (Hansen et al. 2009, expected running time), as a ratio to
-that of `auto`'s full trainings; `>` where no run reaches it, so the true ratio is larger.
+that of `auto`'s full trainings; `>` where no run reaches it, so the true ratio is larger. `left at a quarter` is what
+is left of the way from the first full trainings' figure to the last one's, after a quarter of the budget's epochs: the
+median over the runs.
 
 Runs are stored as they end, in `STORE`; those that are stored are not done again. `--seeds`, `--problem` and `--runner`
 choose; `--show` runs nothing. Rules are developed on made-up curves, `--problem dev:KIND:INSTANCE`. The
@@ -552,13 +554,25 @@ def _keys(names: Sequence[str], workers: Sequence[int], policies: Sequence[str],
                 yield (*key, seed)
 
 
-def _target(runs: Mapping[tuple[Any, ...], Course], name: str, workers: int) -> float:
-    """Returns the target of a table; minus infinity without runs of the reference."""
+def _reference(runs: Mapping[tuple[Any, ...], Course], name: str, workers: int) -> tuple[float, float]:
+    """Returns the first and the last figure of the reference; minus infinity without runs of it."""
     found = [course for key, course in runs.items() if key[:3] == (name, workers, REFERENCE) and course.points]
     if not found:
-        return -math.inf
-    best, first = (statistics.median_high(course.points[place][2] for course in found) for place in (-1, 0))
-    return best + TOLERANCE * (first - best)
+        return -math.inf, -math.inf
+    first, last = (statistics.median_high(course.points[place][2] for course in found) for place in (0, -1))
+    return first, last
+
+
+def _target(runs: Mapping[tuple[Any, ...], Course], name: str, workers: int) -> float:
+    """Returns the target of a table; minus infinity without runs of the reference."""
+    first, last = _reference(runs, name, workers)
+    return last + TOLERANCE * (first - last) if math.isfinite(last) else last
+
+
+def left_after(courses: Sequence[Course], epochs: float, first: float, last: float) -> float:
+    """Returns the median, over runs, of what is left after so many epochs of the way from `first` to `last`."""
+    reached = (min((cost for at, _, cost in course.points if at <= epochs), default=first) for course in courses)
+    return statistics.median((cost - last) / ((first - last) or math.inf) for cost in reached)
 
 
 def expected(courses: Sequence[Course], target: float) -> tuple[float, float, int]:
@@ -574,7 +588,8 @@ def expected(courses: Sequence[Course], target: float) -> tuple[float, float, in
 
 
 def _print(runs: Mapping[tuple[Any, ...], Course]) -> dict[str, Any]:
-    table = Table("table", "workers", "policy", "reached", "epochs", "hours", title_justify="left")
+    heads = ("table", "workers", "policy", "reached", "epochs", "hours", "left at a quarter")
+    table = Table(*heads, title_justify="left")
     ratios: dict[str, dict[tuple[str, int], tuple[float, float, bool]]] = {}
     for name, slots in dict.fromkeys(key[:2] for key in runs):
         courses: dict[str, list[Course]] = {}
@@ -590,8 +605,9 @@ def _print(runs: Mapping[tuple[Any, ...], Course]) -> dict[str, Any]:
             ratio = (epochs / whole[0], seconds / whole[1], reached > 0)
             ratios.setdefault(policy, {})[name, slots] = ratio
             sign = "" if reached else ">"
+            left = left_after(found, WORKERS[slots] * trainings(name).steps / 4, *_reference(runs, name, slots))
             cells = (f"{sign}{part:.2f}" for part in ratio[:2])
-            table.add_row(name, str(slots), policy, f"{reached} of {len(found)}", *cells)
+            table.add_row(name, str(slots), policy, f"{reached} of {len(found)}", *cells, f"{left:.2f}")
     console = Console(width=110, highlight=False)
     console.print(table)
     summary = Table("policy", "epochs", "hours", "tables", title="geometric means", title_justify="left")

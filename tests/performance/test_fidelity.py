@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.performance import fidelity
-from tests.performance.fidelity import Course, Job, Policy, expected, simulate
+from tests.performance.fidelity import Course, Job, Policy, expected, left_after, simulate
 from tests.performance.learning_curves import load
 from tests.performance.learning_curves.curves import NAMES, Developed, MfHartmann, trainings
 
@@ -154,6 +154,13 @@ def test_nothing_is_begun_beyond_the_budget() -> None:
 def test_a_run_ends_at_its_target() -> None:
     jobs = [Job(number, POINT, 0, 81) for number in range(4)]
     assert simulate(Given(jobs, 1), 1e9, math.inf).end[0] == 81
+
+
+def test_what_is_left_after_some_epochs() -> None:
+    courses = [Course([(10.0, 1.0, 0.8), (30.0, 3.0, 0.3)]), Course([(20.0, 2.0, 0.4)]), Course([(90.0, 9.0, 0.1)])]
+    assert left_after(courses, 25.0, 1.0, 0.2) == pytest.approx(0.75)
+    assert left_after(courses, 100.0, 1.0, 0.2) == pytest.approx(0.125)
+    assert left_after(courses, 25.0, 0.2, 0.2) == 0.0
 
 
 def test_the_expected_cost_counts_runs_that_do_not_reach_the_target() -> None:
