@@ -35,7 +35,7 @@ from hpo_pilot.steering.budget import Allowance, Spending, final_state, overspen
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, Ledger, OpenTrial
 from hpo_pilot.steering.metrics import ASK_SECONDS
-from hpo_pilot.steering.promotions import ROUNDING, Promotions, Step
+from hpo_pilot.steering.promotions import ROUNDING, Continuation, Promotions
 from hpo_pilot.steering.recommendation import confirmation_runs, modelled_trials, optimizer_of, told_result
 from hpo_pilot.steering.results import KeptOutputs
 from hpo_pilot.steering.submissions import LOOK_SECONDS, Lookahead, PointRequests, Refill, Submissions, new_trials
@@ -437,21 +437,21 @@ class SearchSteering:
         elif starts:
             self._register(starts)
         elif self._by_optimizer or not self._proposer.exhausted:
-            steps = self._by_optimizer
+            continues = self._by_optimizer
             # Else it knows the points that go on by their results of lower levels.
-            points = [trial.point for trial in out.values() if trial.continues is None or steps]
-            self._proposer.start(count, points, steps=steps, new=new > 0 and not self._proposer.exhausted)
+            points = [trial.point for trial in out.values() if trial.continues is None or continues]
+            self._proposer.start(count, points, continuations=continues, new=new > 0 and not self._proposer.exhausted)
 
     def _proposed(self, points: list[Point]) -> None:
         """Submits what the optimizer proposed: new points and, if it was asked for them, points that go on."""
-        if self._promotions is None or not self._proposer.chose_steps:
+        if self._promotions is None or not self._proposer.chose_continuations:
             self._register(points)
             return
         known = self._store.trials_at(self.record.id, points) if points else []
         chosen = self._promotions.affordable(points, known, self._trials_left)
         if not chosen and not self._proposer.has_untold:
             self._promotions.give_up()
-        self._register([point for point, _ in chosen], continues=[step for _, step in chosen])
+        self._register([point for point, _ in chosen], continues=[each for _, each in chosen])
 
     @property
     def _by_optimizer(self) -> bool:
@@ -505,7 +505,7 @@ class SearchSteering:
         room = self._search.budget.parallel + self._lookahead.waiting - len(self._ledger.open)
         return min(room, self._allowance.trials, _ASK_LIMIT)
 
-    def _promoted(self, *, last: bool = False) -> list[Step]:
+    def _promoted(self, *, last: bool = False) -> list[Continuation]:
         """Returns the trials that should go on now without being proposed; `last`: as of `Promotions.due`."""
         room = min(self._room(), self._tasks.trials_per_task)
         return [] if self._promotions is None else self._promotions.due(room, last=last)
@@ -521,7 +521,7 @@ class SearchSteering:
         self._trials.fetch(waiting)
         return {first_of_chain(self._trials, self._trials[number]) for number in waiting}
 
-    def _go_on(self, promoted: list[Step]) -> None:
+    def _go_on(self, promoted: list[Continuation]) -> None:
         """Submits trials that go on from others to their next levels."""
         self._next = Generation(self._next.number, self._ledger.told, tuple(sorted(self._ledger.open)), ())
         self._register([trial.point for trial, _ in promoted], continues=promoted)
@@ -538,7 +538,7 @@ class SearchSteering:
         points: list[Point],
         confirms: list[Trial] | None = None,
         requests: list[PointRequest] | None = None,
-        continues: Sequence[Step | None] | None = None,
+        continues: Sequence[Continuation | None] | None = None,
     ) -> None:
         """Commits a new generation and submits it as one task.
 
@@ -677,7 +677,7 @@ class Proposer:
         self._asking: Future[list[Point]] | None = None
         self.exhausted = False
         """True once the optimizer has no new point left."""
-        self.chose_steps = False
+        self.chose_continuations = False
         """Whether the last ask was also for points that go on to their next levels."""
 
     def tell(self, trial: Trial, chain: int | None = None, seconds: float | None = None) -> None:
@@ -705,17 +705,17 @@ class Proposer:
         """Whether results came after the last ask was started."""
         return bool(self._untold)
 
-    def start(self, count: int, pending: Sequence[Point], *, steps: bool = False, new: bool = True) -> None:
+    def start(self, count: int, pending: Sequence[Point], *, continuations: bool = False, new: bool = True) -> None:
         """Starts an ask.
 
         Args:
             count: the number of points.
             pending: the points of open trials.
-            steps: whether points are wanted that go on to their next levels.
+            continuations: whether points are wanted that go on to their next levels.
             new: whether new points are wanted.
         """
-        untold, self._untold, self.chose_steps = self._untold, [], steps
-        self._asking = self._executor.submit(self._ask, untold, count, list(pending), steps, new)
+        untold, self._untold, self.chose_continuations = self._untold, [], continuations
+        self._asking = self._executor.submit(self._ask, untold, count, list(pending), continuations, new)
         self._asking.add_done_callback(lambda _: self._wake())
 
     def take(self) -> list[Point] | None:
@@ -734,7 +734,7 @@ class Proposer:
         untold: list[tuple[Trial, int, float | None]],
         count: int,
         pending: list[Point],
-        steps: bool = False,
+        continuations: bool = False,
         new: bool = True,
     ) -> list[Point]:
         """Tells and asks the optimizer; runs in the executor, and nothing else uses the optimizer."""
@@ -743,8 +743,8 @@ class Proposer:
             if self._levels is not None:  # results of lower levels change as others come: a new optimizer is told all
                 for trial, chain, seconds in itertools.chain(stored.with_chains() if stored else (), untold):
                     self._levels.tell(chain, trial.level or 0, told_result(self._search, trial, seconds))
-                optimizer = optimizer_of(self._search, self._earlier, uses_levels=steps)
-                results = self._levels.told if steps else self._levels.results()
+                optimizer = optimizer_of(self._search, self._earlier, uses_levels=continuations)
+                results = self._levels.told if continuations else self._levels.results()
                 optimizer.tell_stored(results, lambda places: [results[place] for place in places])
                 return optimizer.ask(count, pending) if new else optimizer.go_on(count, pending)
             if stored is not None:

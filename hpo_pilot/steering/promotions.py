@@ -23,7 +23,7 @@ from hpo_pilot.store.steering_store import NumberedTrials
 ROUNDING = 1e-9
 
 #: The trial from which another goes on, and the level of the other.
-Step = tuple[Trial, float]
+Continuation = tuple[Trial, float]
 
 
 class Promotions:
@@ -65,14 +65,14 @@ class Promotions:
         """Lets the rule decide until the next result: the optimizer found nothing that the budget allows."""
         self._has_given_up = True
 
-    def due(self, room: int, *, last: bool = False) -> list[Step]:
+    def due(self, room: int, *, last: bool = False) -> list[Continuation]:
         """Returns the trials that should go on now by the rule, each with its next level.
 
         Args:
             room: their number at most.
             last: nothing else is left to do; one point is trained to the last level, if no other was.
         """
-        found: list[Step] = []
+        found: list[Continuation] = []
         if room <= 0 or (self.by_optimizer and not last):
             return found
         left = self._spent.levels_left
@@ -93,8 +93,10 @@ class Promotions:
             return self._spent.levels_left
         return level_sum(self._levels.wanted(budget.trials, None), self._levels.values) - self._spent.levels
 
-    def affordable(self, points: Sequence[Point], known: Iterable[Trial], new: int) -> list[tuple[Point, Step | None]]:
-        """Returns the proposed points that the budget allows, those that go on with their next step.
+    def affordable(
+        self, points: Sequence[Point], known: Iterable[Trial], new: int
+    ) -> list[tuple[Point, Continuation | None]]:
+        """Returns the proposed points that the budget allows, those that go on with their next level.
 
         Args:
             points: what the optimizer proposed, in this order.
@@ -103,7 +105,7 @@ class Promotions:
         """
         known = [trial for trial in known if trial.trains_point]
         paused, tried = self._paused(known), {point_key(trial.point) for trial in known}
-        left, found = self.levels_left, dict[str, tuple[Point, Step | None]]()
+        left, found = self.levels_left, dict[str, tuple[Point, Continuation | None]]()
         for point in points:
             before = paused.get(key := point_key(point))
             if before is None and (key in tried or new <= 0):

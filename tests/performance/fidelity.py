@@ -225,7 +225,7 @@ class Promoting(_WithOptimizer):
 
     def jobs(self, free: int) -> Sequence[Job]:
         if self.promotion.levels_agree if self.decides is None else self.decides:
-            return self.steps(free)
+            return self.by_model(free)
         made = [self.on(number, int(level)) for number, level in itertools.islice(self.promotion.due(), free)]
         if len(self.asked) < free - len(made):  # points are asked for in batches, for each wants a new optimizer
             self.optimizer = self.new_optimizer()
@@ -236,7 +236,7 @@ class Promoting(_WithOptimizer):
         del self.asked[:count]
         return made
 
-    def steps(self, free: int) -> list[Job]:
+    def by_model(self, free: int) -> list[Job]:
         """What the optimizer chooses: new points, and points that go on."""
         made = self.asked[:free]
         del self.asked[:free]
