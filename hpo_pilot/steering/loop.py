@@ -436,8 +436,7 @@ class SearchSteering:
             self._register([request.point for request in requests], requests=requests)
         elif starts:
             self._register(starts)
-        elif self._by_optimizer or not self._proposer.exhausted:
-            continues = self._by_optimizer
+        elif (continues := self._by_optimizer) or not self._proposer.exhausted:
             # Else it knows the points that go on by their results of lower levels.
             points = [trial.point for trial in out.values() if trial.continues is None or continues]
             self._proposer.start(count, points, continuations=continues, new=new > 0 and not self._proposer.exhausted)
@@ -458,7 +457,7 @@ class SearchSteering:
         return self._promotions is not None and self._promotions.by_optimizer
 
     def _wanted(self) -> int:
-        """Returns the number of points that may be submitted now, without those that the promotion chooses."""
+        """Returns the number of points that may be submitted now, besides promotions by the rule."""
         return min(self._room(), self._left())
 
     def _left(self) -> int:

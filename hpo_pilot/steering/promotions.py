@@ -1,8 +1,8 @@
-"""Which points of a search with levels go on to their next levels, as far as the budget allows.
+"""Chooses the points of a search with levels that go on to their next levels, as far as the budget allows.
 
-`search.promotion` decides by ranks. While ranks at low levels agree with those at the last one, an optimizer that uses
-levels decides instead, and is asked for new points and for those that go on at once: with a quarter of the epochs of
-whole trainings it found better points then, and worse ones on recorded trainings whose ranks disagree. Figures:
+`search.promotion` decides by ranks. While ranks at low levels agree with the ranks at the last one, an optimizer that
+uses levels decides instead; one ask returns new points and points that go on. With a quarter of the epochs of whole
+trainings it found better points then, and worse ones on recorded trainings whose ranks disagree. Figures:
 `tests/performance/optimizers/results/README.md`. The rule takes over again where the optimizer chooses nothing that the
 budget allows, and once it has no limit and has trained what is planned.
 """
@@ -96,7 +96,7 @@ class Promotions:
     def affordable(
         self, points: Sequence[Point], known: Iterable[Trial], new: int
     ) -> list[tuple[Point, Continuation | None]]:
-        """Returns the proposed points that the budget allows, those that go on with their next level.
+        """Returns the proposed points that the budget allows, each with its continuation; None: it is a new point.
 
         Args:
             points: what the optimizer proposed, in this order.
@@ -115,6 +115,7 @@ class Promotions:
             if level - at <= left * (1 + ROUNDING):
                 found[key] = point, None if before is None else (before, level)
                 left, new = left - (level - at), new - (before is None)
+        self._trials.fetch([going[0].number for _, going in found.values() if going is not None])
         return list(found.values())
 
     def _paused(self, known: Iterable[Trial]) -> Mapping[str, Trial]:

@@ -152,8 +152,9 @@ class _WithOptimizer(Policy):
     def new_optimizer(self, levels: Sequence[int] = ()) -> Any:
         trials, (name, _, acquisition) = WORKERS[self.workers], self.name.partition(" ")
         settings = {"acquisition": acquisition} if acquisition else {}
-        space, seed = self.problem.space, self.seed
-        return create_optimizer(name, space, seed=seed, trials=trials, settings=settings, levels=levels)
+        return create_optimizer(
+            name, self.problem.space, seed=self.seed, trials=trials, settings=settings, levels=levels
+        )
 
     def result(self, job: Job, step: int, value: float) -> Result:
         """With the seconds of the job, its start-up included, in proportion to a whole training."""
@@ -220,8 +221,8 @@ class Promoting(_WithOptimizer):
         self.results = LevelResults()
         self.done: dict[int, Job] = {}
         self.asked: list[Job] = []
-        self.last: dict[str, int] = {}  # the last trial of each point, and the first one of its point by trial
-        self.chains: dict[int, int] = {}
+        self.last: dict[str, int] = {}  # point -> its last trial
+        self.chains: dict[int, int] = {}  # trial -> the first one of its point
 
     def jobs(self, free: int) -> Sequence[Job]:
         if self.promotion.levels_agree if self.decides is None else self.decides:

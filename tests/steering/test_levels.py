@@ -247,10 +247,14 @@ def test_points_that_go_on_after_an_extension_were_kept(steer, store, panda, mor
 MODEL = {**EPOCHS, "optimizer": "bayesian"}
 
 
+def agreeing_loss(trial, point, level):
+    """Ranks are the same at all levels."""
+    return (point["x"] - 0.3) ** 2 + 1 / level
+
+
 @pytest.fixture
 def agreeing(panda):
-    """Ranks are the same at all levels."""
-    panda.loss = lambda trial, point, level: (point["x"] - 0.3) ** 2 + 1 / level
+    panda.loss = agreeing_loss
 
 
 @pytest.mark.usefixtures("agreeing")
@@ -419,7 +423,7 @@ def test_no_level_is_counted_twice_whatever_happens(steer, store, panda, seed, b
     """Jobs end, fail and get lost in any order, answers to submissions too, and the steering is killed at any time."""
     chance, decided, points = random.Random(seed), False, 36 if by_optimizer else 12
     if by_optimizer:
-        panda.loss = lambda trial, point, level: (point["x"] - 0.3) ** 2 + 1 / level
+        panda.loss = agreeing_loss
     steering = steer({**EPOCHS, "optimizer": "bayesian" if by_optimizer else "random"}, trials=points, parallel=4)
     for _ in range(60):
         panda.lost_answers = int(chance.random() < 0.2)
