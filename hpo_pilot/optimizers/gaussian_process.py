@@ -394,8 +394,8 @@ def _most_probable(
 ) -> tuple[Array, float]:
     """Maximises likelihood times prior; scikit-learn's hook for an optimizer.
 
-    `initial`, of which only the length counts, has the logarithms of the amplitude, the length scales (their number is
-    `scales`), the variances of the trend, and the noise. The search starts at `near`; if it is None, at `starts_of`.
+    `initial` has the logarithms of the amplitude, the length scales (their number is `scales`), the variances of the
+    trend, and the noise; only its length is used. The search starts at `near`; if it is None, at `starts_of`.
     """
 
     def objective(theta: Array) -> tuple[float, Array]:
