@@ -200,6 +200,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         partial = folder / "output.json.partial"
         partial.write_text(json.dumps(result) + "\n")
         partial.replace(output)
+    ranks.leave()
 
 
 if __name__ == "__main__":

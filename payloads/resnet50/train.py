@@ -293,6 +293,7 @@ def main() -> None:
             raise SystemExit(1) from error  # the others know nothing of it: the launcher ends them
     if ranks.rank == 0:
         output.write_text(json.dumps(result) + "\n")
+    ranks.leave()
 
 
 if __name__ == "__main__":
