@@ -9,7 +9,7 @@ from typing import Any
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.search import Generation, Point
 from hpo_pilot.search.promotion import first_of_chain
-from hpo_pilot.steering.loop import Proposer
+from hpo_pilot.steering.proposer import Proposer
 from hpo_pilot.store import SearchRecord, SteeringStore
 
 

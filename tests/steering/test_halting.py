@@ -15,7 +15,7 @@ from hpo_pilot.panda.workflow_manager import EAGER, UnknownTaskError
 from hpo_pilot.search import EarlyStop, Trial, TrialState
 from hpo_pilot.steering.early_stopping import TrialStopper
 from hpo_pilot.steering.ledger import Changes, OpenTrial
-from hpo_pilot.steering.loop import Proposer
+from hpo_pilot.steering.proposer import Proposer
 from hpo_pilot.steering.registration import payload_document
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.progress import progress_of

@@ -14,7 +14,7 @@ from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import SearchSpace, Trial, TrialState, point_key
 from hpo_pilot.search.promotion import first_of_chain
 from hpo_pilot.steering.changes import add_point, extend, retry
-from hpo_pilot.steering.loop import Proposer
+from hpo_pilot.steering.proposer import Proposer
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.invariants import check
 from hpo_pilot.store.progress import progress_of

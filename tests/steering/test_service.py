@@ -9,7 +9,8 @@ from collections import Counter
 import pytest
 
 from hpo_pilot.steering import service as service_module
-from hpo_pilot.steering.loop import Proposer, SearchSteering
+from hpo_pilot.steering.loop import SearchSteering
+from hpo_pilot.steering.proposer import Proposer
 from hpo_pilot.steering.service import Service
 from hpo_pilot.store import SearchState
 from hpo_pilot.store.lease import acquire, held_lease

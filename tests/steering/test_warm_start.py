@@ -8,7 +8,7 @@ import pytest
 
 from hpo_pilot.errors import InputError
 from hpo_pilot.search import Trial, TrialState
-from hpo_pilot.steering.loop import Proposer
+from hpo_pilot.steering.proposer import Proposer
 from hpo_pilot.steering.registration import earlier_results, packed_family, register_family
 from tests.made import made_end, made_search
 from tests.rest_api import add_trials
