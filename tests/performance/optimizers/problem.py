@@ -81,6 +81,11 @@ class Problem:
         """How many values a point has."""
         return len(self.nadir) or 1
 
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the same point is measured differently each time."""
+        return self.noise > 0.0 or self.measure is not None
+
     def front_regret(self, values: Sequence[tuple[float, ...]]) -> float:
         """The regret of points with these values, of two objectives."""
         low, high = np.array(self.ideal), np.array(self.nadir)

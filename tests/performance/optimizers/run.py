@@ -23,6 +23,7 @@ class RunResult:
         trace: the regret of the best point so far, after each evaluation in the order in which results came; infinite
             before the first feasible one. With noise it is the true regret of the point that looked best. With two
             objectives it is that of all points together.
+        recommended: with noise, the true regret of the point that the runner recommends; None: it recommends none.
         cpu: seconds of this process inside `ask` and `tell`.
         repeats: proposals equal to an earlier one.
         infeasible: proposals that broke a constraint.
@@ -36,11 +37,12 @@ class RunResult:
     cpu: float
     repeats: int
     infeasible: int
+    recommended: float | None = None
 
     @property
     def regret(self) -> float:
-        """At the end."""
-        return self.trace[-1]
+        """At the end, of the recommended point if there is one."""
+        return self.trace[-1] if self.recommended is None else self.recommended
 
 
 @dataclass
@@ -109,7 +111,14 @@ def run(runner: str, problem: str | Problem, setting: str | Setting, seed: int) 
         _run_batches(optimizer, record, clock, setting)
     missing = setting.evaluations - len(record.trace)  # of a space with fewer points than the budget
     trace = (*record.trace, *[record.regret] * missing)
-    return RunResult(runner, problem.name, setting.name, seed, trace, clock.seconds, record.repeats, record.infeasible)
+    counts = (clock.seconds, record.repeats, record.infeasible)
+    return RunResult(runner, problem.name, setting.name, seed, trace, *counts, _recommended(optimizer, problem))
+
+
+def _recommended(optimizer: Runner, problem: Problem) -> float | None:
+    point = optimizer.recommended() if problem.is_noisy else None
+    value = None if point is None else problem.function(point)
+    return value - problem.minimum if isinstance(value, float) else None
 
 
 def _run_batches(optimizer: Runner, record: _Record, clock: _Clock, setting: Setting) -> None:

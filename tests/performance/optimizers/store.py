@@ -150,6 +150,7 @@ class StoredRun:
     repeats: int
     infeasible: int
     environment: str
+    recommended: float | None = None
 
     @property
     def key(self) -> RunKey:
@@ -157,8 +158,8 @@ class StoredRun:
 
     @property
     def regret(self) -> float:
-        """At the end."""
-        return self.trace[-1]
+        """At the end, of the recommended point if there is one."""
+        return self.trace[-1] if self.recommended is None else self.recommended
 
 
 class Store:
@@ -199,6 +200,7 @@ class Store:
                 row.get("repeats", 0),
                 row.get("infeasible", 0),
                 row["environment"],
+                row.get("recommended"),
             )
             self.runs[run.key] = run
 
@@ -218,6 +220,8 @@ class Store:
         }
         counts = {"repeats": result.repeats, "infeasible": result.infeasible}
         row |= {key: count for key, count in counts.items() if count}
+        recommended = None if result.recommended is None else _rounded(result.recommended)
+        row |= {} if recommended is None else {"recommended": recommended}
         path = self._folders[-1] / f"{result.runner}.jsonl"
         lines = []
         if name not in self._noted[path]:
@@ -238,6 +242,7 @@ class Store:
             result.repeats,
             result.infeasible,
             name,
+            recommended,
         )
         self.runs[run.key] = run
 

@@ -23,7 +23,7 @@ from tests.performance.optimizers.problem import SETTINGS, Evaluation, Problem, 
 from tests.performance.optimizers.problems import SUITES, problem
 from tests.performance.optimizers.run import RunResult, run
 from tests.performance.optimizers.run import run as run_once
-from tests.performance.optimizers.runners import OURS, PEERS, Proposal, Runner, make_runner
+from tests.performance.optimizers.runners import OURS, PEERS, Proposal, Runner, make_runner, runner_class
 from tests.performance.optimizers.store import COMMITTED, Store, runner_version
 from tests.performance.optimizers.tables import (
     beaten,
@@ -157,6 +157,19 @@ def test_noise_disturbs_what_is_told_and_not_the_regret() -> None:
     mean = sum(values) / len(values)
     spread = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
     assert spread == pytest.approx(it.noise, rel=0.2)
+
+
+@pytest.mark.parametrize("runner", ["cma", "cmaes"])
+def test_with_noise_the_regret_is_that_of_the_recommended_point(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if runner == "cmaes":
+        pytest.importorskip("cmaes")
+    it = problem("dev:noisy:0")
+    found = run(runner, it, Setting("few", 8, 4), 0)
+    assert found.regret == found.recommended
+    best = it.best
+    monkeypatch.setattr(runner_class(runner), "recommended", lambda _: best)
+    assert run(runner, it, Setting("few", 8, 4), 0).regret == pytest.approx(0.0)
+    assert run(runner, "branin", Setting("few", 8, 4), 0).recommended is None
 
 
 def test_the_expected_rank_counts_pairs_of_runs_and_halves_ties() -> None:

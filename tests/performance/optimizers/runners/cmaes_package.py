@@ -97,6 +97,10 @@ class Cmaes(Runner):
             if len(self._results) == self._population:
                 self._update()
 
+    def recommended(self) -> Point | None:
+        """The mean of the normal distribution, as pycma's `xfavorite`; choices have no mean."""
+        return self._point(self._optimizer.mean) if isinstance(self._optimizer, CMA) else None
+
     def _update(self) -> None:
         generation, self._results = self._results, []
         values = [e.value for _, e in generation if e.feasible and e.value is not None]

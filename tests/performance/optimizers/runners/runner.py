@@ -61,6 +61,10 @@ class Runner(ABC):
     def tell(self, results: Sequence[tuple[Proposal, Evaluation]]) -> None:
         """Learns."""
 
+    def recommended(self) -> Point | None:
+        """The point that its user would take in the end; None: the one that looked best."""
+        return None
+
 
 # The unit cube for peers that know only vectors: a coordinate for each dimension, inactive ones ignored.
 
@@ -110,3 +114,7 @@ class Ours(Runner):
         for proposal, _ in results:
             del self._pending[id(proposal)]
         self._optimizer.tell([(p.point, e.value if e.feasible else None) for p, e in results])
+
+    def recommended(self) -> Point | None:
+        """As `hpo-pilot best`."""
+        return next((found.point for found in self._optimizer.recommend()), None)
