@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hpo_pilot.search import Categorical, Integer, Ordinal, Point, point_key
+from hpo_pilot.search import Categorical, Integer, Ordinal, Point, SearchSpace, point_key
 from tests.performance.optimizers import ablation, public, suite
 from tests.performance.optimizers import run as run_module
 from tests.performance.optimizers.problem import SETTINGS, Evaluation, Problem, Setting, durations
@@ -24,6 +24,7 @@ from tests.performance.optimizers.problems import SUITES, problem
 from tests.performance.optimizers.run import RunResult, run
 from tests.performance.optimizers.run import run as run_once
 from tests.performance.optimizers.runners import OURS, PEERS, Proposal, Runner, make_runner, runner_class
+from tests.performance.optimizers.runners.runner import has_steps
 from tests.performance.optimizers.store import COMMITTED, Store, runner_version
 from tests.performance.optimizers.tables import (
     beaten,
@@ -170,6 +171,16 @@ def test_with_noise_the_regret_is_that_of_the_recommended_point(runner: str, mon
     monkeypatch.setattr(runner_class(runner), "recommended", lambda _: best)
     assert run(runner, it, Setting("few", 8, 4), 0).regret == pytest.approx(0.0)
     assert run(runner, "branin", Setting("few", 8, 4), 0).recommended is None
+
+
+def test_peers_without_steps_take_integers() -> None:
+    def space(**dimension: Any) -> SearchSpace:
+        return SearchSpace.from_dict({"x": {"low": 0, "high": 8, **dimension}})
+
+    assert not has_steps(space(type="integer"))
+    assert not has_steps(space(type="real"))
+    assert has_steps(space(type="integer", step=2))
+    assert has_steps(space(type="real", step=0.5))
 
 
 def test_the_expected_rank_counts_pairs_of_runs_and_halves_ties() -> None:

@@ -21,7 +21,7 @@ from ax.utils.common.logger import set_ax_logger_levels
 
 from hpo_pilot.search import Integer, Ordinal, Real
 from tests.performance.optimizers.problem import Evaluation, Problem, Setting
-from tests.performance.optimizers.runners.runner import Proposal, Runner
+from tests.performance.optimizers.runners.runner import Proposal, Runner, has_steps
 
 
 def _parameter(name: str, dimension: Any) -> RangeParameterConfig | ChoiceParameterConfig:
@@ -48,8 +48,8 @@ class Ax(Runner):
     @classmethod
     def takes(cls, problem: Problem) -> bool:
         """Boxes without conditions, constraints and steps."""
-        dimensions = problem.space.dimensions.values()
-        return not problem.space.constraints and not any(d.when or getattr(d, "step", None) for d in dimensions)
+        space = problem.space
+        return not space.constraints and not has_steps(space) and not any(d.when for d in space.dimensions.values())
 
     def __init__(self, problem: Problem, setting: Setting, seed: int) -> None:
         super().__init__(problem, setting, seed)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers import create_optimizer
-from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.search import Integer, Point, Real, SearchSpace
 from tests.performance.optimizers.problem import Evaluation, Problem, Setting
 
 # What the benchmark asks of every optimizer, ours or a peer.
@@ -80,6 +80,15 @@ def active_point(space: SearchSpace, values: Mapping[str, Any]) -> Point:
             if space.is_active(name, point):
                 point[name] = space.dimensions[name].canonical(values[name])
     return {name: point[name] for name in space.names if name in point}
+
+
+def has_steps(space: SearchSpace) -> bool:
+    """Whether a number has only values that are a step apart, for which some peers have no parameter."""
+    return any(
+        (isinstance(dimension, Integer) and dimension.step > 1)
+        or (isinstance(dimension, Real) and dimension.step is not None)
+        for dimension in space.dimensions.values()
+    )
 
 
 # This product's own optimizers, by name.

@@ -29,7 +29,7 @@ from smac.runhistory.enumerations import StatusType
 
 from hpo_pilot.search import Integer, Ordinal, Point, Real, SearchSpace
 from tests.performance.optimizers.problem import Evaluation, Problem, Setting
-from tests.performance.optimizers.runners.runner import Proposal, Runner, active_point
+from tests.performance.optimizers.runners.runner import Proposal, Runner, active_point, has_steps
 
 
 def configuration_space(space: SearchSpace, seed: int) -> ConfigurationSpace:
@@ -91,7 +91,7 @@ class Smac(Runner):
     @classmethod
     def takes(cls, problem: Problem) -> bool:
         """Everything but steps."""
-        return not any(getattr(dimension, "step", None) for dimension in problem.space.dimensions.values())
+        return not has_steps(problem.space)
 
     def __init__(self, problem: Problem, setting: Setting, seed: int) -> None:
         super().__init__(problem, setting, seed)
