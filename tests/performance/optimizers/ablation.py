@@ -8,7 +8,7 @@ Wilcoxon's over them; `CPU` is the time without the rule, as a share. A rule tha
 switched off by replacing parts of the optimizer's modules here: the product has no switches.
 
 Not here are rules that only bound the CPU time (how often hyper-parameters are fitted, and on which points), and those
-that show in no regret: no point twice, points of tiny feasible regions, stopped trials, `recommend`.
+that show in no regret: no point twice, points of tiny feasible regions, stopped trials.
 
 Runs are stored as they end, in build/bench/optimizers/ablation; those of the same sources are not done again.
 `--runner` names rules, `--problem` and `--seeds` choose, `--show` runs nothing.
@@ -219,6 +219,11 @@ _AUTO: dict[str, Rule] = {
     ),
     "errors of folds": Rule(
         {"training_data.ScaledValues.variances": lambda self, stds, stopped: np.zeros(len(stds))}, _NOISY
+    ),
+    "recommended by a model": Rule(
+        {"objective_models.ValuesLearner.without_noise": lambda self, *_: "off"},
+        _of("noisy", "mixed-noisy", instances=11),
+        setting=SETTINGS["8x12"],
     ),
     "earlier searches": Rule({"objective_models.ValuesLearner.transfer": None}, _EARLIER),
     "earlier searches count by evidence": Rule({"objective_models._LOG_ODDS": 1e9}, (*_UNRELATED, *_EARLIER)),

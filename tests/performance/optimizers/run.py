@@ -23,10 +23,10 @@ class RunResult:
         trace: the regret of the best point so far, after each evaluation in the order in which results came; infinite
             before the first feasible one. With noise it is the true regret of the point that looked best. With two
             objectives it is that of all points together.
-        recommended: with noise, the true regret of the point that the runner recommends; None: it recommends none.
         cpu: seconds of this process inside `ask` and `tell`.
         repeats: proposals equal to an earlier one.
         infeasible: proposals that broke a constraint.
+        recommended: with noise, the true regret of the point that the runner recommends; None: it recommends none.
     """
 
     runner: str
