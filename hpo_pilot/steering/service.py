@@ -140,6 +140,7 @@ class Service:
         self._entries: dict[int, _Entry] = {}
         self._news: SimpleQueue[set[int] | int | str | None] = SimpleQueue()
         self._stopping = threading.Event()
+        self._renewed = time.monotonic()
         self._lost_lease: LeaseLostError | None = None
         self._turns = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="steer")
         self._asks = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="ask")
@@ -162,13 +163,12 @@ class Service:
         away_since: float | None = None
         try:
             while not self._stopping.is_set():
-                begun = time.monotonic()
                 try:
                     self._loop(until)
                     break
                 except StoreAwayError as error:
                     now = time.monotonic()
-                    if away_since is None or now - begun > _STORE_PATIENCE:
+                    if away_since is None or self._renewed > away_since:  # it has answered since the last time
                         away_since = now
                     elif now - away_since > _STORE_PATIENCE:
                         raise
@@ -213,6 +213,7 @@ class Service:
         while not self._stopping.wait(LEASE_SECONDS / 4):
             try:
                 self._lease.renew()
+                self._renewed = time.monotonic()
                 self._sharing = True  # look whether a service has come
             except LeaseLostError as error:
                 self._lost_lease = error

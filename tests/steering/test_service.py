@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +14,7 @@ from hpo_pilot.steering import service as service_module
 from hpo_pilot.steering.loop import SearchSteering
 from hpo_pilot.steering.proposer import Proposer
 from hpo_pilot.steering.service import Service
-from hpo_pilot.store import SearchState
+from hpo_pilot.store import SearchState, StoreAwayError
 from hpo_pilot.store.lease import acquire, held_lease
 from tests.made import made_search
 from tests.steering.memory_panda import Panda
@@ -180,6 +182,32 @@ def test_a_search_that_another_service_had_for_a_while_is_loaded_again(store, ad
         _run_until(Service(store, panda, lease, server=PANDA), over)
         lease.take_all([1])
     assert loaded == [1, 1]
+
+
+@pytest.mark.parametrize("answers_between", [True, False])
+def test_patience_with_a_store_begins_anew_when_it_has_answered(store, add, monkeypatch, answers_between):
+    """Three outages that are together longer than the patience, each of them shorter."""
+    add("demo")
+    now, outages = [0.0], []
+    monkeypatch.setattr(service_module, "_STORE_PAUSE", 0.0)
+
+    def loop(service, _until):
+        if len(outages) == 3:
+            return
+        outages.append(now[0])
+        now[0] += 0.6 * service_module._STORE_PATIENCE
+        if answers_between:
+            service._renewed = now[0] - 1.0
+        raise StoreAwayError("store: it is away")
+
+    monkeypatch.setattr(Service, "_loop", loop)
+    monkeypatch.setattr(Service, "_keep_lease", lambda _: None)
+    monkeypatch.setattr(service_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with held_lease(store.engine, "run", PANDA) as lease:
+        service = Service(store, Panda(), lease)
+        with nullcontext() if answers_between else pytest.raises(StoreAwayError):
+            service.run()
+    assert len(outages) == 3
 
 
 def test_two_services_divide_the_searches_and_one_takes_over_all(store):
