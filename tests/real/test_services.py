@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from sqlalchemy import make_url, select
+from sqlalchemy import make_url, select, text
 
 from hpo_pilot.server.tokens import Role
 from hpo_pilot.store import SteeringStore
@@ -45,6 +45,12 @@ json.dump({"status": 0, "loss": json.load(open("input.json"))["x"]}, open("outpu
 #: A network for documentation (RFC 5737), so that no machine uses it; another part of it in each run.
 _PART = 4 * secrets.randbelow(64)
 HERE, THERE = (f"198.51.100.{_PART + number}" for number in (1, 2))
+
+#: What the sessions of the database do, which may hold locks.
+SESSIONS = """
+    SELECT pid, state, wait_event_type, wait_event, clock_timestamp() - query_start AS silent, left(query, 100)
+    FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 
 #: The other service's clock is a day ahead.
 AHEAD = 86400.0
@@ -162,9 +168,12 @@ def test_services_take_over_from_each_other(tmp_path, store_url):
             pids = dict(row for row in read_rows(store.engine, select(leases.c.holder, leases.c.pid)))
             return Counter(pids.get(holder, 0) for holder in holders)
 
+        def sessions() -> str:
+            return "\n".join(str(tuple(map(str, row))) for row in read_rows(store.engine, text(SESSIONS)))
+
         def reached(what: str, condition: Callable[[], bool]) -> None:
             begun = time.monotonic()
-            until(condition, lambda: f"{what}: {held()}, near {near.pid}, far {far.pid}")
+            until(condition, lambda: f"{what}: {held()}, near {near.pid}, far {far.pid}; sessions: {sessions()}")
             with (tmp_path / "times").open("a") as times:
                 times.write(f"{what}: {time.monotonic() - begun:.1f} s\n")
 
