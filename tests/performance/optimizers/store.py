@@ -188,21 +188,24 @@ class Store:
                 self.environments[name] = row
                 self._noted[path].add(name)
                 continue
-            run = StoredRun(
-                row["runner"],
-                row["version"],
-                row["problem"],
-                row["digest"],
-                row["setting"],
-                row["seed"],
-                tuple(math.inf if regret is None else regret for regret in row["trace"]),
-                row["cpu_seconds"],
-                row.get("repeats", 0),
-                row.get("infeasible", 0),
-                row["environment"],
-                row.get("recommended"),
-            )
-            self.runs[run.key] = run
+            self._keep(row)
+
+    def _keep(self, row: Mapping[str, Any]) -> None:
+        run = StoredRun(
+            row["runner"],
+            row["version"],
+            row["problem"],
+            row["digest"],
+            row["setting"],
+            row["seed"],
+            tuple(math.inf if regret is None else regret for regret in row["trace"]),
+            row["cpu_seconds"],
+            row.get("repeats", 0),
+            row.get("infeasible", 0),
+            row["environment"],
+            row.get("recommended"),
+        )
+        self.runs[run.key] = run
 
     def add(self, result: RunResult, version: str, digest: str, slots: int, environment: Mapping[str, Any]) -> None:
         """Appends a run, and keeps it."""
@@ -220,31 +223,18 @@ class Store:
         }
         counts = {"repeats": result.repeats, "infeasible": result.infeasible}
         row |= {key: count for key, count in counts.items() if count}
-        recommended = None if result.recommended is None else _rounded(result.recommended)
-        row |= {} if recommended is None else {"recommended": recommended}
+        if result.recommended is not None:
+            row["recommended"] = _rounded(result.recommended)
         path = self._folders[-1] / f"{result.runner}.jsonl"
         lines = []
         if name not in self._noted[path]:
             lines.append({"environment": name, **environment})
             self._noted[path].add(name)
             self.environments[name] = environment
-        lines.append({**row, "environment": name})
+        row["environment"] = name
+        lines.append(row)
         _append(path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-        run = StoredRun(
-            result.runner,
-            version,
-            result.problem,
-            digest,
-            result.setting,
-            result.seed,
-            tuple(rounds),
-            result.cpu,
-            result.repeats,
-            result.infeasible,
-            name,
-            recommended,
-        )
-        self.runs[run.key] = run
+        self._keep(row)
 
 
 def _rounded(regret: float) -> float:
