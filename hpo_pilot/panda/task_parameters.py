@@ -17,12 +17,10 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from hpo_pilot.jobs import TaskSpec, TrialLevel
+from hpo_pilot.jobs.resources import WALLTIME_MARGIN
 
 #: Most characters of the encoded points of one task; a longer generation is split before submission.
 ENCODED_LIMIT = 24_000
-
-#: Seconds for staging that a pilot adds to the payload's limit before it ends the job.
-WALLTIME_MARGIN = 300
 
 _TRANSFORMATION = "/trf/user/runGen-00-00-02"
 

@@ -91,6 +91,7 @@ class Submissions:
         self._took: dict[int, float] = {}
         # JEDI ids with reported changes that belong to none of our tasks: perhaps to one that is being submitted.
         self._unclaimed: set[int] = set()
+        self._minutes = JobMinutes(record.search)
 
     # --- when to look at a task ---
 
@@ -212,6 +213,9 @@ class Submissions:
         """
         try:
             spec = self.spec(task.name, task.generation, task.jobs, trials)
+            if not task.revision:  # a job that was lost may have been ended by a limit that was too short
+                minutes = self._minutes.of(trials[number] for number in spec.points)
+                spec = replace(spec, needs=replace(spec.needs, minutes=minutes))
             ref = self._manager.submit(spec, maybe_submitted=task.id in self._doubtful)
         except UnknownOutcomeError:
             self._doubtful.add(task.id)
@@ -229,6 +233,10 @@ class Submissions:
         if ref.jedi_task_id in self._unclaimed:
             self._due.add(task.id)
         self._unclaimed.clear()
+
+    def ran(self, trial: Trial, seconds: float) -> None:
+        """Takes the run time of the longest fold of a trial that has ended."""
+        self._minutes.ran(trial, seconds)
 
     def resubmission(self, generation: int, jobs: Iterable[Members]) -> NewTask | None:
         """Returns a task for lost folds or folds not run: the next revision of their generation. None if no jobs."""
@@ -458,6 +466,46 @@ _FOR_CLIENTS, _BATCH = 0.1, 0.04
 
 #: Weight of the newest measurement in the running means.
 _WEIGHT = 0.2
+
+
+#: Jobs of a level ask for fewer minutes after this number of results of it: this multiple of the longest run time,
+_TIMED, _SPARE = 5, 2.0
+#: but at least this number.
+_LEAST_MINUTES = 5.0
+
+
+class JobMinutes:
+    """Chooses the walltime that the jobs of a task ask for, by the run times of the levels that they train.
+
+    `resources.minutes` is enough for the longest training. Jobs of lower levels take less: with fewer minutes they fit
+    into queues of short jobs, and into the gaps of an allocation. `resources.minutes` is halved some times, so that the
+    jobs of a search are of few kinds. Known are the results that came since this process loaded the search.
+    """
+
+    def __init__(self, search: Search) -> None:
+        """Starts without run times."""
+        self._most, self._levels = search.resources.minutes, search.levels
+        self._ended: dict[float, tuple[int, float]] = {}  # number of results and longest seconds, by what was trained
+
+    def ran(self, trial: Trial, seconds: float) -> None:
+        """Takes the run time of the longest fold of a trial in seconds."""
+        if self._levels is not None and trial.values:
+            part = self._levels.part(trial)
+            count, longest = self._ended.get(part, (0, 0.0))
+            self._ended[part] = count + 1, max(longest, seconds)
+
+    def of(self, trials: Iterable[Trial]) -> float:
+        """Returns the minutes for jobs that train any of these trials."""
+        needed = max(map(self._needed, trials), default=self._most)
+        return self._most / 2 ** math.floor(math.log2(self._most / needed)) if needed < self._most else self._most
+
+    def _needed(self, trial: Trial) -> float:
+        part = 0.0 if self._levels is None else self._levels.part(trial)
+        count, longest = self._ended.get(part, (0, 0.0))
+        if count < _TIMED:
+            return self._most
+        whole = (trial.level or part) / part  # it trains from the start, if its checkpoint is lost
+        return max(_LEAST_MINUTES, _SPARE * whole * longest / 60)
 
 
 class Lookahead:

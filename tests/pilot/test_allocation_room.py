@@ -201,6 +201,15 @@ def test_a_job_without_a_limit_has_an_hour_and_one_that_would_end_too_late_goes_
         made.begin({"minutes": 0.0}, maxWalltime=4 * 7300)
 
 
+def test_a_job_may_have_fewer_minutes_than_its_payload():
+    """As those of a low level have; the walltime has five minutes for staging."""
+    made = Made(1, seconds=7200)
+    with pytest.raises(GivenBack, match="would not end before"):
+        made.begin({"minutes": 600.0})
+    assert made.begin({"minutes": 600.0}, maxWalltime=900)[1].seconds == 600
+    assert made.begin({"minutes": 5.0}, maxWalltime=3600)[1].seconds == 300
+
+
 def test_a_job_with_checkpoints_need_not_end_before_the_allocation():
     made = Made(1, seconds=7200)
     assert made.begin({"minutes": 6000.0, "checkpoint": ["ckpt"]})[1].nodes == ("n1",)

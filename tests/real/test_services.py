@@ -188,20 +188,24 @@ def test_services_take_over_from_each_other(tmp_path, store_url):
 
             until(lambda: over() > 4, lambda: f"{number}: {held()}")
 
-        half = SEARCHES // 2
-        reached("both have a half", lambda: held() == {near.pid: half, far.pid: half})
+        def shared() -> bool:
+            """Each service has its part: one that is busy keeps up to 1.25 of its half, and one more."""
+            parts = held()
+            return sorted(parts) == sorted((near.pid, far.pid)) and min(parts.values()) >= SEARCHES // 3
+
+        reached("both have a part", shared)
         happened(0)
         near.send_signal(signal.SIGSTOP)
         reached("the halted one has none", lambda: held() == {far.pid: SEARCHES})
         happened(1)
         near.send_signal(signal.SIGCONT)
-        reached("it has a half again", lambda: held()[near.pid] == half)
+        reached("it has a part again", shared)
         if net is not None:
             net.set("down")
             reached("the one that was cut off has none", lambda: held() == {near.pid: SEARCHES})
             happened(2)
             net.set("up")
-            reached("it has a half again", lambda: held()[far.pid] == half)
+            reached("it has a part again", shared)
         (tmp_path / "ran-2").touch()
         near.kill()
         near.wait()

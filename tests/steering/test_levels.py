@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import Future
 
 import pytest
 
 from hpo_pilot.errors import InputError
+from hpo_pilot.jobs import TaskState
 from hpo_pilot.optimizers import create_optimizer
 from hpo_pilot.optimizers.level_results import LevelResults
 from hpo_pilot.search import SearchSpace, Trial, TrialState, point_key
@@ -171,6 +172,34 @@ def test_a_task_has_the_levels_of_its_trials(steer, panda):
     finish_all(steer({**EPOCHS, "payload": {"command": "train {epochs}"}}, trials=3, parallel=3), panda)
     told = [(task.points[n]["epochs"], *level) for task in panda.tasks.values() for n, level in task.levels.items()]
     assert told == [(1, 1, None, True)] * 3 + [(3, 3, 1, True), (9, 9, 1, True)]
+
+
+def test_jobs_ask_for_the_minutes_that_their_level_takes(steer, panda):
+    """An epoch takes ten minutes. A job that was lost asks for all: too short a limit may have ended it."""
+    steering = steer({**EPOCHS, "resources": {"minutes": 400}}, trials=40, parallel=4)
+
+    def waiting():
+        go(steering, 2)
+        running = [number for number, state in panda.states.items() if state is TaskState.RUNNING]
+        return [(number, panda.tasks[number]) for number in running]
+
+    asked = defaultdict(list)
+    for _ in range(12):
+        for number, task in waiting():
+            (level,) = {level.level for level in task.levels.values()}
+            asked[level].append(task.needs.minutes)
+            for job in range(1, len(task.jobs) + 1):
+                panda.finish(number, job, seconds={1: 600, 3: 1200, 9: 3600}[level])
+    assert {level: len(minutes) > 6 for level, minutes in asked.items()} == {1: True, 3: True, 9: False}
+    whole, twice, with_the_start = 400, 400 / 16, 400 / 4
+    assert asked[1][:2] == [whole, whole] and set(asked[1][5:]) == {twice}
+    assert asked[3][:2] == [whole, whole] and set(asked[3][5:]) == {with_the_start}, "its checkpoint may be lost"
+    assert set(asked[9]) == {whole}
+
+    (lost, task), *_ = waiting()
+    panda.states[lost] = TaskState.FAILED
+    again = next(one for _, one in waiting() if one.points == task.points)
+    assert task.needs.minutes < whole == again.needs.minutes
 
 
 @pytest.mark.parametrize(("limit", "levels"), [(1, [1]), (5, [1, 1, 1, 3]), (9, [1, 1, 1, 3]), (11, [1, 1, 1, 3, 9])])
