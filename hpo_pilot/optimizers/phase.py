@@ -27,6 +27,11 @@ ON_STEPS = 4
 #: The least number of points with a value, before values are compared.
 STEPS_NEED = 8
 
+#: Where noise is as large as the differences between good points, `cma` is better than a model, which needs half of a
+#: hundred results until it sees the noise. So this number of points are proposed next to the best ones, once this
+#: number of results is known, in budgets from this one on.
+PAIRS, PAIRS_NEED, PAIRS_BUDGET = 3, 8, 48
+
 
 def auto_rules(dimensions: int, objectives: int) -> str:
     """Describes for a report what `auto` does in a space with `dimensions` dimensions."""
@@ -34,6 +39,8 @@ def auto_rules(dimensions: int, objectives: int) -> str:
     if dimensions > MANY_DIMENSIONS:
         return f"more than {MANY_DIMENSIONS} dimensions: every other point by bayesian, the others by {evolution}"
     steps = f"every fourth point by {evolution} while a quarter of the values are ties; " if objectives == 1 else ""
+    if objectives == 1:
+        steps += f"more by {evolution} where points beside the best ones show heavy noise; "
     return f"bayesian; {steps}from {ALONE:,} results on every other point by {evolution}"
 
 
@@ -150,7 +157,7 @@ def _auto(knowledge: Knowledge, dimensions: int, trials: int | None, objectives:
     model = _bayesian({}, knowledge, dimensions, trials)
     if dimensions <= MANY_DIMENSIONS and knowledge.told < ALONE:
         steps = objectives == 1 and knowledge.good >= STEPS_NEED
-        return f"{model}; every fourth point by cma while values are ties" if steps else model
+        return f"{model}; points by cma while values are ties, or noise is heavy" if steps else model
     evolution = "cma" if objectives == 1 else "evolutionary"
     return f"taking turns: every other point is an evolution's ({evolution}); the model is {model}"
 

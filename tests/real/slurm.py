@@ -59,7 +59,7 @@ SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min
 SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmdTimeout={timeout}
-KillWait=2
+KillWait=10
 MinJobAge=300
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n

@@ -36,7 +36,7 @@ from hpo_pilot.optimizers.feasible_region import reflected
 from hpo_pilot.search.nondominated import costs_of, hypervolume
 from tests.performance import several_objectives
 from tests.performance.optimizers import limits, prior, run_times
-from tests.performance.optimizers.development import KINDS
+from tests.performance.optimizers.development import KINDS, NOISES
 from tests.performance.optimizers.problem import SETTINGS, Setting
 from tests.performance.optimizers.problems import problem
 from tests.performance.optimizers.run import RunResult, run
@@ -132,6 +132,10 @@ _EARLIER = tuple(
 )
 _UNRELATED = tuple(name.replace(":related", ":unrelated") for name in _EARLIER)
 _PRIOR = tuple(f"prior:{name}:{belief}" for belief in ("right", "wrong") for name in prior._PROBLEMS)
+_HEAVY = _of(
+    *(f"{kind}+{noise}" for kind in ("quadratic", "rastrigin", "valley", "ridge", "wide", "levy") for noise in NOISES)
+)
+_HEAVY_MIXED = _of(*(f"{kind}+{noise}" for kind in ("mixed", "mixed-rippled", "tree") for noise in NOISES))
 _NOISY = tuple(f"folds:{kind}:{i}" for i in range(6) for kind in ("noisy", "mixed-noisy"))
 
 
@@ -198,6 +202,12 @@ _AUTO: dict[str, Rule] = {
         }
     ),
     "every fourth point from cma on steps": Rule({"auto.AutoOptimizer._on_steps": lambda self: False}, _STEPS),
+    "cma where pairs of points show heavy noise": Rule(
+        {"auto.Pairs.tell_heavy_noise": lambda self, history: False},
+        (*_HEAVY, *_HEAVY_MIXED),
+        setting=SETTINGS["8x12"],
+    ),
+    "three points beside the best ones": Rule({"auto.PAIRS": 0}, setting=SETTINGS["8x12"]),
     "every second point from cma in many dimensions": Rule({"auto.MANY_DIMENSIONS": 10**9}, _of("many", instances=6)),
     "every second point from cma after 1,000 results": Rule(
         {"auto.ALONE": 10**9}, _of(*_RUGGED), setting=Setting("64x24", 64, 24)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -460,16 +461,57 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def _spread(one: Problem) -> float:
+    """How far values of good random points are above the minimum."""
+    dice = random.Random(one.name)
+    values = (one.function(one.space.decode([dice.random() for _ in one.space.names])) for _ in range(50))
+    found = sorted(float(value) - one.minimum for value in values if value is not None)  # type: ignore[arg-type]
+    return found[len(found) // 5]
+
+
+def _relative(one: Problem) -> Problem:
+    def measured(_: Any, true: float, dice: random.Random) -> float:
+        return one.minimum + (true - one.minimum) * math.exp(dice.gauss(0.0, 0.8))
+
+    return replace(one, measure=measured)
+
+
+def _outliers(one: Problem, share: float, least: float, rest: float, *, lucky: bool = False) -> Problem:
+    """Outliers with a heavy tail: a share of the values, and noise on all; `lucky`: outliers lower values, too."""
+    spread = _spread(one)
+
+    def measured(_: Any, true: float, dice: random.Random) -> float:
+        far = dice.gauss(0.0, 1.0) / (abs(dice.gauss(0.0, 1.0)) + least) if dice.random() < share else 0.0
+        return true + spread * ((far if lucky else abs(far)) + rest * dice.gauss(0.0, 1.0))
+
+    return replace(one, measure=measured)
+
+
+#: Noise as large as the differences between good points.
+NOISES: dict[str, Callable[[Problem], Problem]] = {
+    "relative": _relative,
+    "added": lambda one: replace(one, noise=0.5 * _spread(one)),
+    "outliers": lambda one: _outliers(one, 0.2, 1e-3, 0.1),
+    "lucky": lambda one: _outliers(one, 0.15, 1e-2, 0.2, lucky=True),
+}
+
+
 # Random problems to develop on, so that nobody tunes to those of the table: kinds by name, instances by number.
 
 
 def development_problem(kind: str, instance: int) -> Problem:
     """The problem of this kind and number: always the same one.
 
+    Args:
+        kind: one of `KINDS`, or with one of `NOISES`, as `quadratic+relative`.
+        instance: the number.
+
     Raises:
         ValueError: there is no such kind.
     """
-    if kind not in KINDS:
-        raise ValueError(f"no kind {kind!r}; there are {', '.join(KINDS)}")
-    name = f"dev:{kind}:{instance}"
-    return KINDS[kind](name, np.random.default_rng([instance, *name.encode()]))
+    plain, _, noise = kind.partition("+")
+    if plain not in KINDS or noise not in {"", *NOISES}:
+        raise ValueError(f"no kind {kind!r}; there are {', '.join(KINDS)}, also with +{', +'.join(NOISES)}")
+    name = f"dev:{plain}:{instance}"
+    made = KINDS[plain](name, np.random.default_rng([instance, *name.encode()]))
+    return replace(NOISES[noise](made), name=f"dev:{kind}:{instance}") if noise else made

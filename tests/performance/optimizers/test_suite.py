@@ -19,6 +19,7 @@ import pytest
 from hpo_pilot.search import Categorical, Integer, Ordinal, Point, SearchSpace, point_key
 from tests.performance.optimizers import ablation, public, suite
 from tests.performance.optimizers import run as run_module
+from tests.performance.optimizers.development import NOISES
 from tests.performance.optimizers.problem import SETTINGS, Evaluation, Problem, Setting, durations
 from tests.performance.optimizers.problems import SUITES, problem
 from tests.performance.optimizers.run import RunResult, run
@@ -147,6 +148,21 @@ def test_the_development_suite_has_every_kind_of_dimension() -> None:
     assert any(getattr(dimension, "scale", "") == "log" for dimension in dimensions)
     sizes = {len(problem(name).space.names) for name in SUITES["dev"]}
     assert min(sizes) <= 3 and max(sizes) >= 14
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_heavy_noise_is_as_large_as_the_differences_between_good_points(noise: str) -> None:
+    it, plain, dice = problem(f"dev:quadratic+{noise}:0"), problem("dev:quadratic:0"), random.Random(1)
+    points = [it.space.decode([dice.random() for _ in it.space.names]) for _ in range(200)]
+    true, *others = (
+        sorted(range(200), key=lambda n: v[n])
+        for v in (
+            [plain.function(point) for point in points],
+            *([it.evaluate(point, dice).value for point in points] for _ in range(2)),
+        )
+    )
+    assert all(len({*true[:20]} & {*other[:20]}) < 18 for other in others) and others[0] != others[1]
+    assert {it.evaluate(point, dice).true for point in points} == {plain.function(point) for point in points}
 
 
 def test_noise_disturbs_what_is_told_and_not_the_regret() -> None:
