@@ -18,7 +18,7 @@ from hpo_pilot.search import Point, Real, SearchSpace, point_key
 _APART = 0.003
 
 #: The noise is heavy if as many of all values as 3 of 16 are between those of the pairs, counted for each pair. This
-#: found none of the 132 runs without noise, and 80% to 98% of those with much noise of four kinds.
+#: finds none of 132 runs without noise, and 80% to 98% of those with heavy noise of four kinds.
 _BETWEEN = 3 / 16
 
 
