@@ -161,6 +161,6 @@ def test_an_evolution_that_comes_late_knows_all(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_rules_in_words() -> None:
-    assert auto_rules(5, 1).endswith(f"ties; from {ALONE:,} results on every other point by cma")
+    assert auto_rules(5, 1).endswith(f"heavy noise; from {ALONE:,} results on every other point by cma")
     assert "NSGA-II" in auto_rules(5, 2)
     assert "more than 50 dimensions" in auto_rules(51, 1)
