@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import re
 import secrets
-import tarfile
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from hpo_pilot.errors import GiveUpError, HpoPilotError, InputError, TryAgainError
+from hpo_pilot.errors import HpoPilotError, InputError, TryAgainError
 from hpo_pilot.operations.asking import LEASE, LONGEST_CALL, AskedSearch
 from hpo_pilot.operations.families import family_document, family_progress, family_status, for_each, segments_of
 from hpo_pilot.operations.here import Here, User
 from hpo_pilot.operations.operation import operation, operations_of
+from hpo_pilot.operations.outputs import unpack_outputs
 from hpo_pilot.report.documents import (
     OVER_SEARCHES,
     AskedDocument,
@@ -772,44 +770,3 @@ OPERATIONS = operations_of(SearchClient)
 def _refuse_server(server: str | None) -> None:
     if server is not None:
         raise InputError("--server: the service chooses the PanDA server: leave --server out")
-
-
-#: Errors that a damaged archive raises, or one with links to itself.
-_BROKEN = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, KeyError, RecursionError, ValueError)
-
-
-def unpack_outputs(archives: Mapping[int, Path], destination: Path, trial: int, *, folds: int) -> list[Path]:
-    """Unpacks the outputs of a trial into ``destination/trial<N>/[fold<K>/]``.
-
-    Args:
-        archives: archive of each fold.
-        destination: folder; created if missing.
-        trial: number of the trial.
-        folds: number of folds of each trial.
-
-    Returns:
-        The unpacked files, in order.
-
-    Raises:
-        InputError: the folder cannot be written.
-        GiveUpError: an archive is damaged.
-    """
-    files: list[Path] = []
-    for fold, archive in sorted(archives.items()):
-        folder = destination / f"trial{trial}"
-        files += _unpack_archive(archive, folder / f"fold{fold}" if folds > 1 else folder)
-    return files
-
-
-def _unpack_archive(archive: Path, folder: Path) -> list[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(archive) as packed:
-            names = sorted(member.name for member in packed.getmembers() if member.isfile())
-            # A job made the archive: no member may be written outside the folder.
-            packed.extractall(folder, filter="data")
-    except _BROKEN as error:
-        raise GiveUpError(f"the outputs in {archive.name} cannot be unpacked: {error}") from error
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}; choose another --output") from error
-    return [folder / name for name in names]

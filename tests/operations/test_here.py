@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpo_pilot.errors import GiveUpError, TryAgainError
-from hpo_pilot.operations.client import SearchClient, unpack_outputs
+from hpo_pilot.operations.client import SearchClient
 from hpo_pilot.operations.here import NotYoursError, User
+from hpo_pilot.operations.outputs import unpack_outputs
 from tests.archives import archive, member
 
 
