@@ -12,9 +12,6 @@ from hpo_pilot.errors import InputError
 #: Time limit in minutes of a job without one; it is needed to plan the jobs after it.
 MINUTES_WITHOUT_LIMIT = 60.0
 
-#: Seconds that the walltime of a job is longer than the limit of its payload: for staging.
-WALLTIME_MARGIN = 300
-
 #: Most jobs that share a GPU.
 MOST_ON_A_GPU = 8
 

@@ -162,6 +162,7 @@ class TaskSpec:
         datasets: Rucio datasets, ``scope:name``, that the server's pilots bring to each job.
         wants_values: whether steering reads the values of running jobs.
         levels: the levels by trial number; empty: the search has none.
+        walltime: time limit of each job in seconds, with the time for staging, if it is shorter than that of `needs`.
     """
 
     name: str
@@ -180,6 +181,7 @@ class TaskSpec:
     datasets: tuple[str, ...] = ()
     wants_values: bool = False
     levels: Mapping[int, TrialLevel] = field(default_factory=dict)
+    walltime: int | None = None
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ from hpo_pilot.errors import ExhaustedError
 from hpo_pilot.optimizers.base import Observation, Optimizer, Recommendation, Told
 from hpo_pilot.optimizers.bayesian import BayesianOptimizer, ModelSettings
 from hpo_pilot.optimizers.phase import ALONE, MANY_DIMENSIONS, ON_STEPS, PAIRS, PAIRS_BUDGET, PAIRS_NEED, STEPS_NEED
+from hpo_pilot.optimizers.proposals import Proposals
 from hpo_pilot.search import Point, Real, SearchSpace, point_key
 
 #: The two points of a pair differ by this share of the range of each continuous dimension. Without noise their values
 #: are next to each other: on 132 runs of 22 made-up kinds, no value was between those of 121.
 _APART = 0.003
 
-#: The noise is heavy if as many of all values as 3 of 16 are between those of the pairs, counted for each pair. This
-#: finds none of 132 runs without noise, and 80% to 98% of those with heavy noise of four kinds.
+#: The noise is heavy if as many of the first values as 3 of 16 are between those of the pairs, counted for each pair.
+#: This finds none of 132 runs without noise, and 80% to 98% of those with heavy noise of four kinds, in batches of 8.
 _BETWEEN = 3 / 16
 
 
@@ -40,40 +41,41 @@ class Pairs:
         self.are_all_continuous = len(self._continuous) == len(space.dimensions)
         self._taken = 0  # number of results
         self._before = 0  # number of results before those of the first pair
-        self._bases: dict[str, Observation] = {}  # by the key of the point beside each
-        self._found: list[tuple[Observation, Observation]] = []
+        self._bases: dict[str, tuple[Point, Observation]] = {}  # the point beside each, by its key
+        self._found: dict[str, tuple[Observation, Observation]] = {}  # by the key of the second one
 
     def take(self, history: Sequence[Observation]) -> None:
         """Takes the new results; `history`: all in their order."""
         for place in range(self._taken, len(history)):
-            if len(self._found) == PAIRS:
-                break
             seen = history[place]
-            base = self._bases.get(seen.key)
-            if base is not None:
+            if seen.key in self._bases:
                 self._before = self._before or place
-                self._found.append((base, seen))
-            elif seen.value is not None and not (seen.stopped or seen.violation) and (beside := self._beside(seen)):
-                self._bases[point_key(beside)] = seen
+                self._found[seen.key] = self._bases[seen.key][1], seen
+            elif not self._is_complete and _value(seen) is not None and not seen.violation:
+                beside = self._beside(seen)
+                self._bases.update({} if beside is None else {point_key(beside): (beside, seen)})
         self._taken = len(history)
 
-    def due(self, pending: Iterable[Point]) -> list[Point]:
-        """Returns the points, each beside one of the best, to propose now; `pending`: points without a result."""
-        if len(self._bases) < PAIRS_NEED:
-            return []
-        out = {point_key(point) for point in pending}
-        missing = PAIRS - len(self._found) - len(out & self._bases.keys())
-        paired = out | {seen.key for _, seen in self._found}
-        best = sorted((base.values, key) for key, base in self._bases.items() if key not in paired)
-        points = (self._beside(self._bases[key]) for _, key in best[: max(0, missing)])
-        return [point for point in points if point]
+    @property
+    def _is_complete(self) -> bool:
+        return len(self._found) >= PAIRS
+
+    def offer(self, proposals: Proposals, pending: Iterable[Point]) -> None:
+        """Offers points, each beside one of the best, as far as they are missing; `pending`: without a result."""
+        if self._is_complete or len(self._bases) < PAIRS_NEED:
+            return
+        missing = PAIRS - len(self._found) - sum(point_key(point) in self._bases for point in pending)
+        for _, key in sorted((base.values, key) for key, (_, base) in self._bases.items()):
+            if missing <= 0:
+                return
+            missing -= proposals.offer_point(self._bases[key][0])
 
     def tell_heavy_noise(self, history: Sequence[Observation]) -> bool:
         """Returns whether the noise is heavy; `history`: all results in their order."""
-        if len(self._found) < PAIRS:
+        if not self._is_complete or len(history) < 2 * self._before:
             return False
-        first = [seen.value for seen in history[: 2 * self._before] if seen.value is not None]
-        pairs = [(base.value, seen.value) for base, seen in self._found]
+        first = [value for seen in history[: 2 * self._before] if (value := _value(seen)) is not None]
+        pairs = [(_value(base), _value(seen)) for base, seen in self._found.values()]
         ends = [sorted((a, b)) for a, b in pairs if a is not None and b is not None]
         between = sum(low < value < high for low, high in ends for value in first)
         return between >= _BETWEEN * len(first)
@@ -86,7 +88,12 @@ class Pairs:
         for place in self._continuous:
             unit[place] += _APART if unit[place] < 0.5 else -_APART
         point = self._space.decode(unit)
-        return point if point_key(point) != seen.key and self._space.is_feasible(point) else None
+        return None if point_key(point) == seen.key else point
+
+
+def _value(seen: Observation) -> float | None:
+    """Returns the value of a result; None also where it is projected."""
+    return None if seen.stopped else seen.value
 
 
 class AutoOptimizer(Optimizer):
@@ -152,11 +159,18 @@ class AutoOptimizer(Optimizer):
             self.__dict__.pop(part, None)
 
     def _propose(self, n: int, pending: list[Point]) -> list[Point]:
-        points: list[Point] = []
-        if self._makes_pairs and len(self.history) < self._alone:
+        proposals = self._collect(n, pending)
+        if self._makes_pairs:
             self._pairs.take(self.history)
-            points = self._pairs.due(pending)[:n]
-        return points + (self._by_turns(n - len(points), [*pending, *points]) if n > len(points) else [])
+            if len(self.history) < self._alone:
+                self._pairs.offer(proposals, pending)
+        points = proposals.points
+        try:
+            return points + (self._by_turns(proposals.missing, [*pending, *points]) if proposals.missing else [])
+        except ExhaustedError:
+            if points:
+                return points
+            raise
 
     def _by_turns(self, n: int, pending: list[Point]) -> list[Point]:
         """Returns points of the parts, which take turns also where points are asked for one by one."""
@@ -175,10 +189,10 @@ class AutoOptimizer(Optimizer):
         """Returns n if every n-th point is the evolution's; 0: none is."""
         if self.levels:
             return 0
-        if len(self.history) >= self._alone:
-            return 2
         if self._makes_pairs and self._pairs.tell_heavy_noise(self.history):
             return 1 if self._pairs.are_all_continuous else 2
+        if len(self.history) >= self._alone:
+            return 2
         return ON_STEPS if self._on_steps() else 0
 
     def _choose_paused(self, n: int, pending: list[Point]) -> list[Point]:

@@ -33,15 +33,19 @@ STEPS_NEED = 8
 PAIRS, PAIRS_NEED, PAIRS_BUDGET = 3, 8, 48
 
 
-def auto_rules(dimensions: int, objectives: int) -> str:
-    """Describes for a report what `auto` does in a space with `dimensions` dimensions."""
+def auto_rules(dimensions: int, objectives: int, trials: int | None, *, has_levels: bool) -> str:
+    """Describes for a report what `auto` does; arguments as of `optimizer_phase`."""
     evolution = "cma" if objectives == 1 else "evolutionary (NSGA-II)"
+    if has_levels:
+        return "bayesian"
     if dimensions > MANY_DIMENSIONS:
         return f"more than {MANY_DIMENSIONS} dimensions: every other point by bayesian, the others by {evolution}"
-    steps = f"every fourth point by {evolution} while a quarter of the values are ties; " if objectives == 1 else ""
+    rules = ["bayesian"]
     if objectives == 1:
-        steps += f"more by {evolution} where points beside the best ones show heavy noise; "
-    return f"bayesian; {steps}from {ALONE:,} results on every other point by {evolution}"
+        rules.append("every fourth point by cma while a quarter of the values are ties")
+        if trials is None or trials >= PAIRS_BUDGET:
+            rules.append("all or every other one where points beside the best ones show heavy noise")
+    return "; ".join([*rules, f"from {ALONE:,} results on every other point by {evolution}"])
 
 
 #: The least number of good values for a fit.
@@ -157,7 +161,8 @@ def _auto(knowledge: Knowledge, dimensions: int, trials: int | None, objectives:
     model = _bayesian({}, knowledge, dimensions, trials)
     if dimensions <= MANY_DIMENSIONS and knowledge.told < ALONE:
         steps = objectives == 1 and knowledge.good >= STEPS_NEED
-        return f"{model}; points by cma while values are ties, or noise is heavy" if steps else model
+        noise = ", more where noise is heavy" if trials is None or trials >= PAIRS_BUDGET else ""
+        return f"{model}; every fourth point by cma while values are ties{noise}" if steps else model
     evolution = "cma" if objectives == 1 else "evolutionary"
     return f"taking turns: every other point is an evolution's ({evolution}); the model is {model}"
 

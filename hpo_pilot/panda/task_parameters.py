@@ -17,10 +17,12 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from hpo_pilot.jobs import TaskSpec, TrialLevel
-from hpo_pilot.jobs.resources import WALLTIME_MARGIN
 
 #: Most characters of the encoded points of one task; a longer generation is split before submission.
 ENCODED_LIMIT = 24_000
+
+#: Seconds for staging that a pilot adds to the payload's limit before it ends the job.
+WALLTIME_MARGIN = 300
 
 _TRANSFORMATION = "/trf/user/runGen-00-00-02"
 
@@ -121,7 +123,8 @@ def task_parameters(
         _constant("", padding=False),
         _constant('"'),
     ]
-    seconds = int(needs.minutes * 60) + WALLTIME_MARGIN
+    payload_seconds = int(needs.minutes * 60)
+    seconds = task.walltime or payload_seconds + WALLTIME_MARGIN
     options = task.options
     included = task.queue.split(",") if task.queue and "," in task.queue else None
     result: dict[str, Any] = {
@@ -160,7 +163,7 @@ def task_parameters(
         own = {
             "transPath": server + _TRANSFORMATION,
             "hpoWalltime": seconds,  # the limit that its pilots enforce
-            "hpoPayloadSeconds": seconds - WALLTIME_MARGIN,  # the run time for the scheduler of an allocation
+            "hpoPayloadSeconds": min(payload_seconds, seconds),  # the run time for the scheduler of an allocation
             "hpoCheckpoints": needs.checkpoints,  # it may run across several allocations
             "hpoValues": task.wants_values,  # it reports values of running jobs too
             "hpoNodes": needs.nodes if needs.nodes > 1 else 0,  # only pilots in an allocation get the job

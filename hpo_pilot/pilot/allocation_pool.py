@@ -16,7 +16,7 @@ from hpo_pilot.errors import InputError
 from hpo_pilot.hpc.launcher import MOST_SPREAD, VISIBLE_GPUS
 from hpo_pilot.hpc.scheduler import Policy, Scheduler
 from hpo_pilot.hpc.usage import Ending, ScheduledJob, Share, Start, Usage
-from hpo_pilot.jobs.resources import WALLTIME_MARGIN, JobNeeds, gpu_count
+from hpo_pilot.jobs.resources import JobNeeds, gpu_count
 from hpo_pilot.pilot.allocation import AllocatedNodes
 from hpo_pilot.pilot.job import GivenBack, Job, JobFailure, LauncherAway, NodeLost
 from hpo_pilot.pilot.machine import (
@@ -426,16 +426,15 @@ class AllocationPool(ResourcePool[AllocationReservation]):
     def _needs(self, job: Job, document: PayloadSettings) -> JobNeeds:
         """Returns the job's needs; memory that is not given is the share of its cores.
 
-        The job may have fewer minutes than its payload: steering knows how long trainings to its level take.
+        The walltime may be shorter than the minutes of the payload, if steering knows how long such trainings take.
         """
         least = min((shape.memory_mb // shape.cores for shape in self._shapes.values()), default=1)
-        limits = document.minutes, (job.walltime - WALLTIME_MARGIN) / 60
         return JobNeeds(
             nodes=document.nodes,
             gpus_per_node=gpu_count(document.gpus or int(job.wants_gpu), document.gpu_share),
             cores=job.cores,
             memory_mb=job.memory_mb or max(1, least * job.cores),
-            minutes=min((minutes for minutes in limits if minutes > 0), default=job.walltime / 60),
+            minutes=min(filter(None, (document.minutes, job.walltime / 60)), default=0.0),
             ranks_per_node=document.ranks_per_node,
             checkpoints=bool(document.checkpoint),
         )

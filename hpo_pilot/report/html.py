@@ -162,7 +162,12 @@ def render_report(
     scripts = [_as_text(script) for script in (get_plotlyjs(), *own)]
     return environment.get_template("report.html.j2").render(
         search=search,
-        auto_rules=auto_rules(len(search.space.dimensions), len(search.objectives)),
+        auto_rules=auto_rules(
+            len(search.space.dimensions),
+            len(search.objectives),
+            search.budget.trials,
+            has_levels=search.levels is not None,
+        ),
         facts=facts,
         metrics=[objective.metric for objective in search.objectives],
         front=front[:FRONT_LIMIT],

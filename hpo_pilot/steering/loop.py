@@ -379,7 +379,7 @@ class SearchSteering:
             self._trials[end.number] = end.without_folds
             if seconds := [fold.result.seconds for fold in end.folds if fold.result.seconds is not None]:
                 self._lookahead.ran(max(seconds))
-                self._tasks.ran(end, max(seconds))
+                self._tasks.ran(end, self._trials)
             if end.told is not None:
                 metrics.RESULTS.inc()
                 self._tell(end, end.fold_seconds)

@@ -32,11 +32,11 @@ from hpo_pilot.jobs import (
     task_name,
 )
 from hpo_pilot.panda.rucio import is_did
-from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, encode_points
+from hpo_pilot.panda.task_parameters import ENCODED_LIMIT, WALLTIME_MARGIN, encode_points
 from hpo_pilot.panda.workflow_manager import TaskNameTakenError, UnknownOutcomeError, WorkflowManager
 from hpo_pilot.search import Budget, Point, Search, Trial, TrialState, point_key
 from hpo_pilot.search.limits import MOST_JOBS_PER_TASK, MOST_RUNS_PER_TASK
-from hpo_pilot.search.promotion import first_of_chain
+from hpo_pilot.search.promotion import first_of_chain, trained
 from hpo_pilot.store import NewTask, PointRequest, SearchRecord, SteeringStore, StoreAwayError, TaskRecord, TaskStage
 
 #: Longest pause between two calls of the loop body of a search, in seconds.
@@ -91,7 +91,7 @@ class Submissions:
         self._took: dict[int, float] = {}
         # JEDI ids with reported changes that belong to none of our tasks: perhaps to one that is being submitted.
         self._unclaimed: set[int] = set()
-        self._minutes = JobMinutes(record.search)
+        self._walltimes = Walltimes(record.search)
 
     # --- when to look at a task ---
 
@@ -213,9 +213,8 @@ class Submissions:
         """
         try:
             spec = self.spec(task.name, task.generation, task.jobs, trials)
-            if not task.revision:  # a job that was lost may have been ended by a limit that was too short
-                minutes = self._minutes.of(trials[number] for number in spec.points)
-                spec = replace(spec, needs=replace(spec.needs, minutes=minutes))
+            if not task.revision:
+                spec = replace(spec, walltime=self._walltimes.of(spec.points, trials))
             ref = self._manager.submit(spec, maybe_submitted=task.id in self._doubtful)
         except UnknownOutcomeError:
             self._doubtful.add(task.id)
@@ -234,15 +233,16 @@ class Submissions:
             self._due.add(task.id)
         self._unclaimed.clear()
 
-    def ran(self, trial: Trial, seconds: float) -> None:
-        """Takes the run time of the longest fold of a trial that has ended."""
-        self._minutes.ran(trial, seconds)
+    def ran(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
+        """Takes a trial that has ended, with its folds; `trials`: by number, with the one that it goes on from."""
+        self._walltimes.ran(trial, trials)
 
     def resubmission(self, generation: int, jobs: Iterable[Members]) -> NewTask | None:
         """Returns a task for lost folds or folds not run: the next revision of their generation. None if no jobs."""
         jobs = tuple(jobs)
         if not jobs:
             return None
+        self._walltimes.lost()
         revision = self._revisions[generation] = self._revisions.get(generation, 0) + 1
         return NewTask(self.name(generation, revision), generation, revision, jobs)
 
@@ -468,44 +468,51 @@ _FOR_CLIENTS, _BATCH = 0.1, 0.04
 _WEIGHT = 0.2
 
 
-#: Jobs of a level ask for fewer minutes after this number of results of it: this multiple of the longest run time,
-_TIMED, _SPARE = 5, 2.0
-#: but at least this number.
-_LEAST_MINUTES = 5.0
+#: Walltimes are shorter once so many results of a level are there, and twice as many as `budget.parallel`: short
+#: trainings end first. Then it is this multiple of the longest run time, and at least that of so many seconds.
+_TIMED, _SPARE, _SHORTEST = 5, 2.0, 300.0
 
 
-class JobMinutes:
-    """Chooses the walltime that the jobs of a task ask for, by the run times of the levels that they train.
+class Walltimes:
+    """Chooses the walltimes of jobs of a search with levels, by the run times of jobs that trained as much.
 
-    `resources.minutes` is enough for the longest training. Jobs of lower levels take less: with fewer minutes they fit
-    into queues of short jobs, and into the gaps of an allocation. `resources.minutes` is halved some times, so that the
-    jobs of a search are of few kinds. Known are the results that came since this process loaded the search.
+    `resources.minutes` is enough for the longest training. Jobs of lower levels take less: with a shorter walltime they
+    fit into queues of short jobs, and into the gaps of an allocation. It is `resources.minutes` over a power of two,
+    so that jobs are of few kinds. Once a job is lost, which a walltime that was too short may have ended, walltimes are
+    those of `resources.minutes`. Known is what came since this process loaded the search.
     """
 
     def __init__(self, search: Search) -> None:
         """Starts without run times."""
-        self._most, self._levels = search.resources.minutes, search.levels
-        self._ended: dict[float, tuple[int, float]] = {}  # number of results and longest seconds, by what was trained
+        self._most, self._has_levels = 60.0 * search.resources.minutes, search.levels is not None
+        self._least = max(_TIMED, 2 * search.budget.parallel)
+        self._ended: dict[float, tuple[int, float]] = {}  # number of results, longest seconds; by what they trained
 
-    def ran(self, trial: Trial, seconds: float) -> None:
-        """Takes the run time of the longest fold of a trial in seconds."""
-        if self._levels is not None and trial.values:
-            part = self._levels.part(trial)
+    def ran(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
+        """Takes a trial that has ended; see `Submissions.ran`."""
+        results = [fold.result for fold in trial.folds]
+        if self._has_levels and trial.values and all(one.seconds and one.attempt == 1 for one in results):
+            part = trained(trials, trial)
             count, longest = self._ended.get(part, (0, 0.0))
-            self._ended[part] = count + 1, max(longest, seconds)
+            self._ended[part] = count + 1, max([longest, *(one.seconds or 0.0 for one in results)])
 
-    def of(self, trials: Iterable[Trial]) -> float:
-        """Returns the minutes for jobs that train any of these trials."""
-        needed = max(map(self._needed, trials), default=self._most)
-        return self._most / 2 ** math.floor(math.log2(self._most / needed)) if needed < self._most else self._most
+    def lost(self) -> None:
+        """Takes the loss of a job."""
+        self._has_levels = False
 
-    def _needed(self, trial: Trial) -> float:
-        part = 0.0 if self._levels is None else self._levels.part(trial)
+    def of(self, numbers: Iterable[int], trials: Mapping[int, Trial]) -> int | None:
+        """Returns the walltime of a task of these trials in seconds; None: that of `resources.minutes`."""
+        needed = max((self._needed(trials[number], trials) for number in numbers), default=self._most)
+        halvings = math.floor(math.log2(self._most / needed))
+        return int(self._most / 2**halvings) + WALLTIME_MARGIN if halvings > 0 else None
+
+    def _needed(self, trial: Trial, trials: Mapping[int, Trial]) -> float:
+        part = trained(trials, trial) if self._has_levels else 0.0
         count, longest = self._ended.get(part, (0, 0.0))
-        if count < _TIMED:
+        if not self._has_levels or count < self._least:
             return self._most
-        whole = (trial.level or part) / part  # it trains from the start, if its checkpoint is lost
-        return max(_LEAST_MINUTES, _SPARE * whole * longest / 60)
+        from_the_start = (trial.level or part) / part  # as it is trained if its checkpoint is lost
+        return max(_SHORTEST, _SPARE * from_the_start * longest)
 
 
 class Lookahead:

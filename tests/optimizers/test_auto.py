@@ -3,14 +3,17 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hpo_pilot.optimizers import auto, create_optimizer
+from hpo_pilot.optimizers.base import Optimizer, Result
 from hpo_pilot.optimizers.phase import ALONE, auto_rules
 from hpo_pilot.search import Point, SearchSpace
+from hpo_pilot.search.measured_limits import MeasuredLimit
 from tests.optimizers.runs import REAL, run
 
 SPACE = SearchSpace.from_dict({"x": REAL, "n": {"type": "integer", "low": 1, "high": 9}})
@@ -136,15 +139,71 @@ def test_no_points_are_beside_the_best_ones(space: dict[str, Any], more: dict[st
     assert ours.ask(8, []) == model.ask(8, [])
 
 
-def test_failed_and_infeasible_points_beside_the_best_ones_do_no_harm() -> None:
-    space = SearchSpace(dimensions=CONTINUOUS.dimensions, constraints=("x <= 0.4",))
-    ours = create_optimizer("auto", space, seed=4, trials=60)
-    points = ours.ask(8)
-    ours.tell([(point, -point["x"]) for point in points])
-    beside = ours.ask(3)
-    assert all(point["x"] <= 0.4 for point in beside)
-    ours.tell([(point, None) for point in beside])
-    assert len(ours.ask(8)) == 8
+LINE = SearchSpace.from_dict({"x": REAL})
+
+
+def at(*places: float) -> list[Point]:
+    return [{"x": place} for place in places]
+
+
+def beside(optimizer: Optimizer, count: int = 3, pending: Sequence[Point] = ()) -> list[Any]:
+    return [round(point["x"], 6) for point in optimizer.ask(count, pending)]  # type: ignore[arg-type]
+
+
+def best_first(space: SearchSpace = LINE, *more: tuple[Any, ...], skip: int = 0, **options: Any) -> Optimizer:
+    """The best points are 0.11, 0.12, …, 0.19 in this order; without the first `skip`."""
+    made = create_optimizer("auto", space, seed=4, trials=60, **options)
+    made.tell([*more, *((point, point["x"]) for point in at(*(0.11 + 0.01 * n for n in range(skip, 9))))])
+    return made
+
+
+def test_one_point_is_beside_each_of_the_best_ones_and_none_is_asked_again() -> None:
+    assert beside(best_first()) == [0.113, 0.123, 0.133]
+    first, second, third = beside(best_first(), pending=at(0.113))
+    assert (first, second) == (0.123, 0.133) and third != 0.143
+    told = [({"x": 0.113}, None), ({"x": 0.123}, 0.9)]  # before their bases
+    assert beside(best_first(LINE, *told)) == [0.133, 0.143, 0.153]
+    failed = best_first()
+    failed.tell([(point, None) for point in at(0.113, 0.113, 0.123)])
+    assert beside(failed, 1) == [0.133]
+
+
+def test_points_that_are_not_good_have_none_beside_them() -> None:
+    stopped, beyond = best_first(skip=1), best_first(skip=1, limits=(MeasuredLimit("memory", 1, 5.0),))
+    stopped.tell([({"x": 0.11}, 0.0, None, True)])
+    assert beside(stopped) == [0.123, 0.133, 0.143]
+    beyond.tell([Result({"x": 0.11}, 0.0, measured={"memory": 9.0})])
+    assert 0.113 not in beside(beyond)
+    narrow = SearchSpace(dimensions=LINE.dimensions, constraints=("x <= 0.112 or x >= 0.115",))
+    assert beside(best_first(narrow)) == [0.123, 0.133, 0.143]
+    outside = best_first(LINE, ({"x": -0.5}, -9.0))
+    assert beside(outside) == [0.113, 0.123, 0.133]
+
+
+def test_a_space_that_has_no_more_points() -> None:
+    plane = SearchSpace.from_dict({"x": REAL, "y": REAL})
+    space = SearchSpace(dimensions=plane.dimensions, constraints=("abs(x - y) <= 1e-13",))
+    made = create_optimizer("auto", space, seed=4, trials=60)
+    made.tell([({"x": n / 9, "y": n / 9}, n) for n in range(10)])
+    assert len(made.ask(8, [])) >= 3
+
+
+@pytest.mark.parametrize(("between", "is_heavy"), [((0, 0, 0), False), ((1, 0, 0), False), ((0, 1, 1), True)])
+def test_noise_is_heavy_from_three_of_sixteen_values_between_pairs_on(between: tuple[int, ...], is_heavy: bool) -> None:
+    history = [0.11 + 0.01 * n for n in range(8)]
+    made = create_optimizer("auto", LINE, seed=4, trials=60)
+    made.tell([(point, point["x"]) for point in at(*history)])
+    pairs = [({"x": x + 0.003}, x + (0.01005 if n else 1e-4)) for x, n in zip(history, between, strict=False)]
+
+    def asks_cma() -> bool:
+        evolution = create_optimizer("cma", LINE, seed=4, trials=60)
+        evolution.follow(made)
+        return made.ask(4, []) == evolution.ask(4, [])
+
+    made.tell([*pairs[:2], (pairs[2][0], None), pairs[2]])
+    assert not asks_cma(), "too few results to tell"
+    made.tell([(point, point["x"]) for point in at(0.6, 0.7, 0.8, 0.9)])
+    assert asks_cma() == is_heavy
 
 
 def test_an_evolution_that_comes_late_knows_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +220,9 @@ def test_an_evolution_that_comes_late_knows_all(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_rules_in_words() -> None:
-    assert auto_rules(5, 1).endswith(f"heavy noise; from {ALONE:,} results on every other point by cma")
-    assert "NSGA-II" in auto_rules(5, 2)
-    assert "more than 50 dimensions" in auto_rules(51, 1)
+    late = f"from {ALONE:,} results on every other point by"
+    assert auto_rules(5, 1, None, has_levels=False).endswith(f"heavy noise; {late} cma")
+    assert auto_rules(5, 1, 47, has_levels=False).endswith(f"ties; {late} cma")
+    assert auto_rules(5, 2, 48, has_levels=False) == f"bayesian; {late} evolutionary (NSGA-II)"
+    assert "more than 50 dimensions" in auto_rules(51, 1, 48, has_levels=False)
+    assert auto_rules(5, 1, 48, has_levels=True) == "bayesian"

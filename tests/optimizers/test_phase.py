@@ -38,7 +38,7 @@ def test_evolutionary_says_its_own_population():
 
 def test_auto_takes_turns_from_a_thousand_results_on():
     assert said("auto", 7) == "exploring: 7 of 16 start points"
-    ties = "; points by cma while values are ties, or noise is heavy"
+    ties = "; every fourth point by cma while values are ties, more where noise is heavy"
     assert said("auto", 12) == f"exploring: 12 of 16 start points{ties}"
     assert said("auto", 16).endswith(f"expects improvement{ties}")
     assert said("auto", 12, objectives=2) == "exploring: 12 of 16 start points"

@@ -197,16 +197,17 @@ def test_jobs_share_a_gpu_and_are_told_their_part():
 def test_a_job_without_a_limit_has_an_hour_and_one_that_would_end_too_late_goes_back():
     made = Made(1, seconds=7200)
     assert made.begin({"minutes": 0.0})[1].seconds == 3600
+    assert Made(1, seconds=7200).begin({"minutes": 0.0}, maxWalltime=1800)[1].seconds == 1800
     with pytest.raises(GivenBack, match="would not end before"):
         made.begin({"minutes": 0.0}, maxWalltime=4 * 7300)
 
 
 def test_a_job_may_have_fewer_minutes_than_its_payload():
-    """As those of a low level have; the walltime has five minutes for staging."""
+    """As those of a low level have."""
     made = Made(1, seconds=7200)
     with pytest.raises(GivenBack, match="would not end before"):
         made.begin({"minutes": 600.0})
-    assert made.begin({"minutes": 600.0}, maxWalltime=900)[1].seconds == 600
+    assert made.begin({"minutes": 600.0}, maxWalltime=900)[1].seconds == 900
     assert made.begin({"minutes": 5.0}, maxWalltime=3600)[1].seconds == 300
 
 

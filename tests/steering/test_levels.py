@@ -174,32 +174,41 @@ def test_a_task_has_the_levels_of_its_trials(steer, panda):
     assert told == [(1, 1, None, True)] * 3 + [(3, 3, 1, True), (9, 9, 1, True)]
 
 
-def test_jobs_ask_for_the_minutes_that_their_level_takes(steer, panda):
-    """An epoch takes ten minutes. A job that was lost asks for all: too short a limit may have ended it."""
-    steering = steer({**EPOCHS, "resources": {"minutes": 400}}, trials=40, parallel=4)
+def finish_waiting(steering, panda, seconds):
+    """Ends the jobs that wait, whose run time is `seconds(level, trial)`; returns the tasks."""
+    go(steering, 2)
+    waiting = [panda.tasks[number] for number, state in panda.states.items() if state is TaskState.RUNNING]
+    for number in [number for number, task in panda.tasks.items() if task in waiting]:
+        for job, ((trial, *_),) in enumerate(panda.tasks[number].jobs, 1):
+            panda.finish(number, job, seconds=seconds(panda.tasks[number].levels[trial].level, trial))
+    return waiting
 
-    def waiting():
-        go(steering, 2)
-        running = [number for number, state in panda.states.items() if state is TaskState.RUNNING]
-        return [(number, panda.tasks[number]) for number in running]
 
+def test_walltimes_are_those_of_the_levels(steer, panda):
+    """An epoch takes ten minutes."""
+    steering = steer({**EPOCHS, "resources": {"minutes": 400}}, trials=60, parallel=4)
     asked = defaultdict(list)
-    for _ in range(12):
-        for number, task in waiting():
+    for _ in range(30):
+        for task in finish_waiting(steering, panda, lambda level, _: {1: 600, 3: 1200, 9: 3600}[level]):
             (level,) = {level.level for level in task.levels.values()}
-            asked[level].append(task.needs.minutes)
-            for job in range(1, len(task.jobs) + 1):
-                panda.finish(number, job, seconds={1: 600, 3: 1200, 9: 3600}[level])
-    assert {level: len(minutes) > 6 for level, minutes in asked.items()} == {1: True, 3: True, 9: False}
-    whole, twice, with_the_start = 400, 400 / 16, 400 / 4
-    assert asked[1][:2] == [whole, whole] and set(asked[1][5:]) == {twice}
-    assert asked[3][:2] == [whole, whole] and set(asked[3][5:]) == {with_the_start}, "its checkpoint may be lost"
-    assert set(asked[9]) == {whole}
+            asked[level] += [task.walltime] * len(task.jobs)
+    assert asked[1][:8] == [None] * 8 and set(asked[1][12:]) == {400 * 60 // 16 + 300}
+    assert asked[3][:8] == [None] * 8 and set(asked[3][12:]) == {400 * 60 // 4 + 300}, "its checkpoint may be lost"
+    assert len(asked[3]) > 12 and set(asked[9]) == {None}
 
-    (lost, task), *_ = waiting()
+
+def test_after_a_loss_walltimes_are_whole(steer, panda):
+    """Too short a walltime may have ended the job."""
+    steering = steer({**EPOCHS, "resources": {"minutes": 400}}, trials=60, parallel=4)
+    while not finish_waiting(steering, panda, lambda level, _: 600 * level)[0].walltime:
+        assert len(panda.tasks) < 40
+    go(steering, 2)
+    lost = max(panda.tasks)
     panda.states[lost] = TaskState.FAILED
-    again = next(one for _, one in waiting() if one.points == task.points)
-    assert task.needs.minutes < whole == again.needs.minutes
+    go(steering, 2)
+    again = panda.tasks[max(panda.tasks)]
+    assert panda.tasks[lost].walltime and again.points == panda.tasks[lost].points and again.walltime is None
+    assert [task.walltime for task in finish_waiting(steering, panda, lambda level, _: 600 * level)][-1] is None
 
 
 @pytest.mark.parametrize(("limit", "levels"), [(1, [1]), (5, [1, 1, 1, 3]), (9, [1, 1, 1, 3]), (11, [1, 1, 1, 3, 9])])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import tarfile
+from functools import partial
+from typing import Any
 
 import pytest
 
 from hpo_pilot.jobs import JobNeeds
 from hpo_pilot.panda.sandbox import build_sandbox
-from hpo_pilot.search import Budget, Search
+from hpo_pilot.search import Budget, Search, TrialState
 from hpo_pilot.steering.registration import payload_document
-from hpo_pilot.steering.submissions import Lookahead, Refill, task_jobs, task_spec, trials_per_task
+from hpo_pilot.steering.submissions import Lookahead, Refill, Walltimes, task_jobs, task_spec, trials_per_task
 from hpo_pilot.transformation.job import PayloadSettings
-from tests.made import made_search
+from tests.made import made_end, made_fold, made_search
 
 
 def search(folds: int, per_job: int) -> Search:
@@ -160,3 +162,26 @@ def test_points_that_wait_at_the_server(parallel, queued, per_job, hand_over, ru
     for seconds in run_times:
         look.ran(seconds)
     assert look.waiting == waiting
+
+
+def test_a_walltime_is_by_what_is_trained_and_by_whole_first_attempts() -> None:
+    """The highest level was 8, and is 27 now: some points go on from 8 to 9, others from 3 to 9."""
+    levels = {"epochs": {"low": 1, "high": 27, "eta": 3}}
+    document = {"fidelity": levels, "resources": {"minutes": 400}, "budget": {"trials": 50, "parallel": 4}}
+    trial = partial(made_end, state=TrialState.FINISHED)
+
+    def walltimes(*ended: tuple[int, int, float, dict[str, Any]]) -> list[int | None]:
+        """After trials with the levels below and above, minutes, and more of their fold: of 8 to 9, and of 3 to 9."""
+        made, trials = Walltimes(made_search(**document)), {1: trial(1, level=8), 2: trial(2, level=3)}
+        for below, level, minutes, fold in ended:
+            folds = (made_fold(0, 0.5, seconds=60.0 * minutes, **fold),)
+            made.ran(trial(9, value=0.5, level=level, continues={8: 1, 3: 2}[below], folds=folds), trials)
+        asked = {10 + n: trial(10 + n, level=9, continues=n) for n in trials}
+        return [made.of([number], {**trials, **asked}) for number in asked]
+
+    short, whole = (8, 9, 1.0, {}), (3, 9, 6.0, {})
+    assert walltimes(*[short] * 7) == [None, None]
+    assert walltimes(*[short] * 8) == [400 * 60 // 16 + 300, None], "9 epochs from the start are nine minutes"
+    assert walltimes(*[short] * 8, *[whole] * 8) == [400 * 60 // 16 + 300] * 2
+    assert walltimes(*[(8, 9, 1.0, {"attempt": 2})] * 8) == [None, None]
+    assert walltimes(*[short] * 8, (8, 9, 300.0, {})) == [None, None]
