@@ -207,7 +207,9 @@ _AUTO: dict[str, Rule] = {
         (*_HEAVY, *_HEAVY_MIXED),
         setting=SETTINGS["8x12"],
     ),
-    "three points beside the best ones": Rule({"auto.Pairs.due": lambda self, pending: []}, setting=SETTINGS["8x12"]),
+    "three points beside the best ones": Rule(
+        {"auto.Pairs.offer": lambda self, proposals, pending: None}, setting=SETTINGS["8x12"]
+    ),
     "every second point from cma in many dimensions": Rule({"auto.MANY_DIMENSIONS": 10**9}, _of("many", instances=6)),
     "every second point from cma after 1,000 results": Rule(
         {"auto.ALONE": 10**9}, _of(*_RUGGED), setting=Setting("64x24", 64, 24)
