@@ -30,7 +30,12 @@ STEPS_NEED = 8
 #: Where noise is as large as the differences between good points, `cma` is better than a model, which needs half of a
 #: hundred results until it sees the noise. So this number of points are proposed next to the best ones, once this
 #: number of results is known, in budgets from this one on.
-PAIRS, PAIRS_NEED, PAIRS_BUDGET = 3, 8, 48
+PAIRS, PAIRS_NEED, _PAIRS_BUDGET = 3, 8, 48
+
+
+def allows_pairs(trials: int | None, objectives: int) -> bool:
+    """Returns whether `auto` proposes points next to the best ones; arguments as of `optimizer_phase`."""
+    return objectives == 1 and (trials is None or trials >= _PAIRS_BUDGET)
 
 
 def auto_rules(dimensions: int, objectives: int, trials: int | None, *, has_levels: bool) -> str:
@@ -43,8 +48,8 @@ def auto_rules(dimensions: int, objectives: int, trials: int | None, *, has_leve
     rules = ["bayesian"]
     if objectives == 1:
         rules.append("every fourth point by cma while a quarter of the values are ties")
-        if trials is None or trials >= PAIRS_BUDGET:
-            rules.append("all or every other one where points beside the best ones show heavy noise")
+    if allows_pairs(trials, objectives):
+        rules.append("all or every other one where points beside the best ones show heavy noise")
     return "; ".join([*rules, f"from {ALONE:,} results on every other point by {evolution}"])
 
 
@@ -161,7 +166,7 @@ def _auto(knowledge: Knowledge, dimensions: int, trials: int | None, objectives:
     model = _bayesian({}, knowledge, dimensions, trials)
     if dimensions <= MANY_DIMENSIONS and knowledge.told < ALONE:
         steps = objectives == 1 and knowledge.good >= STEPS_NEED
-        noise = ", more where noise is heavy" if trials is None or trials >= PAIRS_BUDGET else ""
+        noise = ", more where noise is heavy" if allows_pairs(trials, objectives) else ""
         return f"{model}; every fourth point by cma while values are ties{noise}" if steps else model
     evolution = "cma" if objectives == 1 else "evolutionary"
     return f"taking turns: every other point is an evolution's ({evolution}); the model is {model}"

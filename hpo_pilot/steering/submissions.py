@@ -213,7 +213,7 @@ class Submissions:
         """
         try:
             spec = self.spec(task.name, task.generation, task.jobs, trials)
-            if not task.revision:
+            if not task.revision:  # lost jobs ask for all their minutes, also after a restart
                 spec = replace(spec, walltime=self._walltimes.of(spec.points, trials))
             ref = self._manager.submit(spec, maybe_submitted=task.id in self._doubtful)
         except UnknownOutcomeError:
@@ -468,48 +468,51 @@ _FOR_CLIENTS, _BATCH = 0.1, 0.04
 _WEIGHT = 0.2
 
 
-#: Walltimes are shorter once so many results of a level are there, and twice as many as `budget.parallel`: short
-#: trainings end first. Then it is this multiple of the longest run time, and at least that of so many seconds.
+#: Least number of results of a level before its walltimes are shorter. Twice `budget.parallel` are needed, too, because
+#: short trainings end first. A job asks for this multiple of the longest run time, and for these seconds at least.
 _TIMED, _SPARE, _SHORTEST = 5, 2.0, 300.0
 
 
 class Walltimes:
-    """Chooses the walltimes of jobs of a search with levels, by the run times of jobs that trained as much.
+    """Chooses the walltimes of jobs in a search with levels, from the run times of earlier jobs.
 
     `resources.minutes` is enough for the longest training. Jobs of lower levels take less: with a shorter walltime they
-    fit into queues of short jobs, and into the gaps of an allocation. It is `resources.minutes` over a power of two,
-    so that jobs are of few kinds. Once a job is lost, which a walltime that was too short may have ended, walltimes are
-    those of `resources.minutes`. Known is what came since this process loaded the search.
+    fit into queues of short jobs, and into the gaps of an allocation. The walltime is `resources.minutes` divided by a
+    power of two, so that jobs are of few kinds. A lost job may have reached a walltime that was too short. So after a
+    loss, all jobs ask for `resources.minutes`. Only results since this process loaded the search count.
     """
 
     def __init__(self, search: Search) -> None:
         """Starts without run times."""
-        self._most, self._has_levels = 60.0 * search.resources.minutes, search.levels is not None
+        self._is_on = search.levels is not None
+        self._most = 60.0 * search.resources.minutes
         self._least = max(_TIMED, 2 * search.budget.parallel)
-        self._ended: dict[float, tuple[int, float]] = {}  # number of results, longest seconds; by what they trained
+        self._ended: dict[float, tuple[int, float]] = {}  # number of results and longest seconds, by the trained part
 
     def ran(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
         """Takes a trial that has ended; see `Submissions.ran`."""
         results = [fold.result for fold in trial.folds]
-        if self._has_levels and trial.values and all(one.seconds and one.attempt == 1 for one in results):
+        if self._is_on and trial.values and all(one.seconds and one.attempt == 1 for one in results):
             part = trained(trials, trial)
             count, longest = self._ended.get(part, (0, 0.0))
             self._ended[part] = count + 1, max([longest, *(one.seconds or 0.0 for one in results)])
 
     def lost(self) -> None:
         """Takes the loss of a job."""
-        self._has_levels = False
+        self._is_on = False
 
     def of(self, numbers: Iterable[int], trials: Mapping[int, Trial]) -> int | None:
         """Returns the walltime of a task of these trials in seconds; None: that of `resources.minutes`."""
+        if not self._is_on:
+            return None
         needed = max((self._needed(trials[number], trials) for number in numbers), default=self._most)
         halvings = math.floor(math.log2(self._most / needed))
         return int(self._most / 2**halvings) + WALLTIME_MARGIN if halvings > 0 else None
 
     def _needed(self, trial: Trial, trials: Mapping[int, Trial]) -> float:
-        part = trained(trials, trial) if self._has_levels else 0.0
+        part = trained(trials, trial)
         count, longest = self._ended.get(part, (0, 0.0))
-        if not self._has_levels or count < self._least:
+        if count < self._least:
             return self._most
         from_the_start = (trial.level or part) / part  # as it is trained if its checkpoint is lost
         return max(_SHORTEST, _SPARE * from_the_start * longest)

@@ -46,7 +46,7 @@ json.dump({"status": 0, "loss": json.load(open("input.json"))["x"]}, open("outpu
 _PART = 4 * secrets.randbelow(64)
 HERE, THERE = (f"198.51.100.{_PART + number}" for number in (1, 2))
 
-#: What the sessions of the database do, which may hold locks.
+#: The state of the sessions of the database, which may hold locks.
 SESSIONS = """
     SELECT pid, state, wait_event_type, wait_event, clock_timestamp() - query_start AS silent, left(query, 100)
     FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()

@@ -175,13 +175,13 @@ def test_a_task_has_the_levels_of_its_trials(steer, panda):
 
 
 def finish_waiting(steering, panda, seconds):
-    """Ends the jobs that wait, whose run time is `seconds(level, trial)`; returns the tasks."""
+    """Ends the jobs that wait, whose run time is `seconds(level)`; returns the tasks."""
     go(steering, 2)
-    waiting = [panda.tasks[number] for number, state in panda.states.items() if state is TaskState.RUNNING]
-    for number in [number for number, task in panda.tasks.items() if task in waiting]:
-        for job, ((trial, *_),) in enumerate(panda.tasks[number].jobs, 1):
-            panda.finish(number, job, seconds=seconds(panda.tasks[number].levels[trial].level, trial))
-    return waiting
+    waiting = {number: task for number, task in panda.tasks.items() if panda.states[number] is TaskState.RUNNING}
+    for number, task in waiting.items():
+        for job, ((trial, *_),) in enumerate(task.jobs, 1):
+            panda.finish(number, job, seconds=seconds(task.levels[trial].level))
+    return [*waiting.values()]
 
 
 def test_walltimes_are_those_of_the_levels(steer, panda):
@@ -189,7 +189,7 @@ def test_walltimes_are_those_of_the_levels(steer, panda):
     steering = steer({**EPOCHS, "resources": {"minutes": 400}}, trials=60, parallel=4)
     asked = defaultdict(list)
     for _ in range(30):
-        for task in finish_waiting(steering, panda, lambda level, _: {1: 600, 3: 1200, 9: 3600}[level]):
+        for task in finish_waiting(steering, panda, {1: 600, 3: 1200, 9: 3600}.get):
             (level,) = {level.level for level in task.levels.values()}
             asked[level] += [task.walltime] * len(task.jobs)
     assert asked[1][:8] == [None] * 8 and set(asked[1][12:]) == {400 * 60 // 16 + 300}
@@ -200,7 +200,7 @@ def test_walltimes_are_those_of_the_levels(steer, panda):
 def test_after_a_loss_walltimes_are_whole(steer, panda):
     """Too short a walltime may have ended the job."""
     steering = steer({**EPOCHS, "resources": {"minutes": 400}}, trials=60, parallel=4)
-    while not finish_waiting(steering, panda, lambda level, _: 600 * level)[0].walltime:
+    while not finish_waiting(steering, panda, lambda level: 600 * level)[0].walltime:
         assert len(panda.tasks) < 40
     go(steering, 2)
     lost = max(panda.tasks)
@@ -208,7 +208,7 @@ def test_after_a_loss_walltimes_are_whole(steer, panda):
     go(steering, 2)
     again = panda.tasks[max(panda.tasks)]
     assert panda.tasks[lost].walltime and again.points == panda.tasks[lost].points and again.walltime is None
-    assert [task.walltime for task in finish_waiting(steering, panda, lambda level, _: 600 * level)][-1] is None
+    assert [task.walltime for task in finish_waiting(steering, panda, lambda level: 600 * level)][-1] is None
 
 
 @pytest.mark.parametrize(("limit", "levels"), [(1, [1]), (5, [1, 1, 1, 3]), (9, [1, 1, 1, 3]), (11, [1, 1, 1, 3, 9])])
